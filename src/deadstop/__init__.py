@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deadstop: every tool call ends, and you know how it ended.
+
+Layers, low to high; a module imports only from lower ones (docs/design.md):
+
+    0  model  results  errors  clock        words: frozen data, no I/O
+    1  deadlines  cancel  wire               arithmetic and small state
+    2  boundary/                            where code runs: start, watch, evidence, kill, proof
+    3  executor/                            how a call is asked for and its result fetched
+    4  supervisor/                          the process that keeps deadlines and kills
+    7  cli/
+
+Names are loaded when they are first used: `import deadstop` costs next to nothing, and the supervisor and the command
+line load only what they need.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._version import __version__ as __version__
+    from .cancel import CancelToken as CancelToken
+    from .deadlines import deadline as deadline
+    from .deadlines import remaining as remaining
+    from .errors import BoundaryUnavailable as BoundaryUnavailable
+    from .errors import DeadstopError as DeadstopError
+    from .errors import InternalError as InternalError
+    from .errors import InvalidLimit as InvalidLimit
+    from .errors import OutcomeUnknown as OutcomeUnknown
+    from .errors import ToolCancelledError as ToolCancelledError
+    from .errors import ToolCrashedError as ToolCrashedError
+    from .errors import ToolError as ToolError
+    from .errors import ToolExitError as ToolExitError
+    from .errors import ToolRefusedError as ToolRefusedError
+    from .errors import ToolResourceError as ToolResourceError
+    from .errors import ToolSignaledError as ToolSignaledError
+    from .errors import ToolStartError as ToolStartError
+    from .errors import ToolTimeoutError as ToolTimeoutError
+    from .errors import UsageError as UsageError
+    from .executor.run import Boundary as Boundary
+    from .executor.run import run as run
+    from .executor.run import run_async as run_async
+    from .model import Isolation as Isolation
+    from .results import Status as Status
+    from .results import ToolResult as ToolResult
+
+_HOME = {
+    "__version__": "_version",
+    "CancelToken": "cancel",
+    "deadline": "deadlines",
+    "remaining": "deadlines",
+    "Boundary": "executor.run",
+    "run": "executor.run",
+    "run_async": "executor.run",
+    "Isolation": "model",
+    "Status": "results",
+    "ToolResult": "results",
+    **dict.fromkeys(
+        (
+            "BoundaryUnavailable", "DeadstopError", "InternalError", "InvalidLimit", "OutcomeUnknown", "ToolCancelledError",
+            "ToolCrashedError", "ToolError", "ToolExitError", "ToolRefusedError", "ToolResourceError", "ToolSignaledError",
+            "ToolStartError", "ToolTimeoutError", "UsageError",
+        ),
+        "errors",
+    ),
+}  # fmt: skip
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    try:
+        home = _HOME[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    value: object = getattr(importlib.import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told about a call that is about to be killed: first who is there, then why it does not end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import proc, waits
+from .diagnose import diagnose
+from .hints import HINTS
+from .snapshot import Finding, Snapshot
+from .view import View
+
+_SHOWN = 64  # processes
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+def collect(view: View, emit: Emit) -> None:
+    """Emit {"processes", "count"} as soon as the first sample is read, then {"diagnosis", "complete", "took_ms"}.
+
+    Meant for a short-lived child that may be killed between the two. Processes may vanish at any time: that is never
+    an error. Not promised: that every process is listed (at most 64 are, `count` says how many there were), or that
+    one that forks meanwhile is seen. Raises only what `emit` raises.
+    """
+    started = time.monotonic()
+    snapshot = Snapshot(view)
+    emit({"processes": process_list(snapshot), "count": len(snapshot.pids)})
+    try:
+        snapshot.sample_again()
+        finding = diagnose(snapshot)
+    except Exception as error:  # a fact nobody thought of must not cost the caller its result
+        finding = Finding("unknown", view.leader, f"the diagnosis failed: {type(error).__name__}", 0.0)
+        snapshot.cut_short = True
+    took = round((time.monotonic() - started) * 1000, 2)
+    emit({"diagnosis": _described(snapshot, finding), "complete": not snapshot.cut_short, "took_ms": took})
+
+
+def process_list(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """The members for people, leader first: pid inside, host pid, command, state, what the main thread waits in."""
+    shown: list[dict[str, Any]] = []
+    for pid in snapshot.pids[: 2 * _SHOWN]:
+        found = snapshot.before.get(pid)
+        if found is None or len(shown) == _SHOWN:
+            continue
+        shown.append(
+            {
+                "pid": snapshot.number(pid),
+                "host_pid": pid,
+                "cmd": proc.command_line(pid) or f"[{found.name}]",
+                "state": found.state,
+                "waiting_in": "" if found.state in "RZX" else waits.name_only(pid),
+                "cpu_s": round(found.cpu, 2),
+            }
+        )
+    return shown
+
+
+def _described(snapshot: Snapshot, finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        "pid": snapshot.number(finding.pid),
+        "detail": finding.detail[:600],
+        "confidence": round(finding.confidence, 2),
+        "hint": HINTS[finding.kind],
+        "chain": [snapshot.number(pid) for pid in finding.chain],
+    }

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The last steps of a forked child before the payload's own program runs. Nothing here returns."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import marshal
+import os
+import resource
+import signal
+import termios
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from . import syscalls
+
+# What travels from the supervisor to init: plain data, written by marshal, between two forks of one process.
+Request = dict[str, Any]
+
+
+def request(
+    argv: list[str],
+    env: dict[str, str],
+    *,
+    cwd: str | None,
+    umask: int,
+    nice: int,
+    oom_score_adj: int,
+    rlimits: list[tuple[int, int]],
+    affinity: list[int] | None,
+    tty: bool,
+) -> Request:
+    """One command as plain data. `cwd` is a path inside; None means the folder descriptor sent along."""
+    return {
+        "argv": [os.fsencode(word) for word in argv],
+        "env": {os.fsencode(key): os.fsencode(value) for key, value in env.items()},
+        "cwd": None if cwd is None else os.fsencode(cwd),
+        "umask": umask, "nice": nice, "oom_score_adj": oom_score_adj, "rlimits": rlimits, "affinity": affinity, "tty": tty,
+    }  # fmt: skip
+
+
+def _nothing() -> None:
+    pass
+
+
+def start(
+    spec: int,
+    stdio: list[int],
+    error_fd: int,
+    *,
+    enter: Callable[[], None] = _nothing,
+    confine: Callable[[], None] = _nothing,
+) -> NoReturn:
+    """Become the command that `spec` holds. `stdio` is stdin, stdout, stderr and, if it names no path, its folder.
+
+    `enter` is the first step, `confine` the last. What fails before the new program runs is reported through `error_fd`
+    as marshal data (errno, step).
+    """
+    step = "start"
+    try:
+        command: Request = marshal.loads(os.pread(spec, os.fstat(spec).st_size, 0))
+        for step, action in [("enter", enter), *_steps(command, stdio, error_fd), ("confine", confine)]:
+            action()
+        step = "exec"
+        _execute(command["argv"], command["env"])
+    except OSError as problem:
+        os.write(error_fd, marshal.dumps((problem.errno or 0, step)))
+    except BaseException as problem:
+        os.write(error_fd, marshal.dumps((errno.EINVAL, f"{step}: {problem!r}")))
+    finally:
+        os._exit(127)
+
+
+def _steps(command: Request, stdio: list[int], error_fd: int) -> list[tuple[str, Callable[[], object]]]:
+    steps: list[tuple[str, Callable[[], object]]] = [
+        ("setsid", os.setsid),
+        ("signals", reset_signals),
+        ("cwd", lambda: os.fchdir(stdio[3]) if command["cwd"] is None else os.chdir(command["cwd"])),
+        ("stdio", lambda: _place(stdio[:3], error_fd)),
+        ("umask", lambda: os.umask(command["umask"])),
+        ("priority", lambda: restore_priority(command["nice"], command["oom_score_adj"])),
+        ("rlimits", lambda: _limit(command["rlimits"], command["affinity"])),
+    ]
+    if command["tty"]:
+        steps.insert(4, ("terminal", lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)))
+    return steps
+
+
+def reset_signals() -> None:
+    """Default actions and an empty mask: Python ignores SIGPIPE and SIGXFSZ, and ignored signals survive an exec."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def _place(stdio: list[int], error_fd: int) -> None:
+    for target, fd in enumerate(stdio):
+        os.dup2(fd, target, inheritable=True)
+    syscalls.close_all_except({0, 1, 2, error_fd})
+
+
+def restore_priority(nice: int, oom_score_adj: int) -> None:
+    """The supervisor runs with a better priority than its caller; what it starts must not."""
+    if os.getpriority(os.PRIO_PROCESS, 0) < nice:
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+    set_oom_score_adj(oom_score_adj)
+
+
+def set_oom_score_adj(value: int) -> None:
+    try:
+        with open("/proc/self/oom_score_adj", "r+") as file:
+            if int(file.read()) != value:
+                file.write(str(value))
+    except OSError:
+        pass  # lowering it needs a privilege; never worth failing a call for
+
+
+def _limit(rlimits: list[tuple[int, int]], affinity: list[int] | None) -> None:
+    if affinity:
+        os.sched_setaffinity(0, affinity)
+    for which, value in rlimits:
+        hard = resource.getrlimit(which)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(which, (value, value))
+
+
+def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as problem:
+        if problem.errno != errno.ENOEXEC:
+            raise
+    # A script without a #! line: run it with sh, as a shell and execvp(3) do.
+    os.execve(b"/bin/sh", [b"/bin/sh", _found(argv[0], env), *argv[1:]], env)
+
+
+def _found(name: bytes, env: dict[bytes, bytes]) -> bytes:
+    if b"/" in name:
+        return name
+    for folder in os.get_exec_path(env):
+        path = os.path.join(os.fsencode(folder), name)
+        if os.access(path, os.X_OK):
+            return path
+    return name

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `process` boundary where the host refuses namespaces: a subreaper of its own for each call, a weaker proof.
+
+Everything the payload starts stays below this process, whatever sessions or groups it makes: orphans come back to the
+nearest subreaper. It kills its descendants until waiting says that none is left (`reaper.drain`), with cgroup.kill before
+that where a group could be made. What it cannot promise: the payload runs as the same user and can kill this process; its
+orphans then come to the supervisor, which is a subreaper too and drains them (proof `scan`).
+"""
+
+from __future__ import annotations
+
+import os
+
+from . import payload, syscalls
+from .base import Boundary, Gone
+from .init import run_init, seal
+from .reaper import children_of
+
+
+class SubreaperBoundary(Boundary):
+    """Kill by repeated sweeps. The reaper process exits with 0 only after it saw that no child is left."""
+
+    level = "process"
+    weaker = ("no namespaces on this host: killed by repeated sweeps below a subreaper (proof subreaper_drained)",)
+
+    def _launch(self) -> tuple[int, int]:
+        syscalls.become_subreaper()  # of last resort: see `adopted`
+        pid = os.fork()
+        self._body(pid, self._serve)
+        return pid, os.pidfd_open(pid)
+
+    def _serve(self) -> None:
+        seal(self._inner.fileno(), "deadstop-reaper", set())
+        self.lifeline.detach()
+        run_init(self._set_up, self._inner, self._spawn_inside, is_pid1=False)
+
+    def _set_up(self) -> tuple[dict[str, object], list[int]]:
+        syscalls.become_subreaper()
+        syscalls.hide_from_peers()
+        return {"own_proc": False}, []
+
+    def _spawn_inside(self, spec: int, stdio: list[int], error_fd: int) -> int:
+        """Only the payload joins the group: the reaper must outlive cgroup.kill to say that all are gone."""
+        pid = os.fork()
+        if pid == 0:
+            payload.start(spec, stdio, error_fd, enter=self._join)
+        return pid
+
+    def _join(self) -> None:
+        if self.group:
+            self.group.join(v2=True)
+
+    def kill(self) -> None:
+        if self.group and self.group.kill():
+            self._used("cgroup.kill")
+        self._order("kill")
+        self._used("sweep")
+
+    def kill_reaper(self) -> None:
+        """Last resort, when the reaper does not answer: its orphans come to the supervisor."""
+        self._kill_root()
+
+    def _judge(self, status: os.waitid_result) -> Gone:
+        if status.si_code == os.CLD_EXITED and status.si_status == 0:
+            return Gone("subreaper_drained", 0)
+        return Gone("none", None)
+
+
+def adopted(known: frozenset[int]) -> list[int]:
+    """Children of this process that are no reaper of ours: orphans of a reaper that was killed."""
+    return [pid for pid in children_of(os.getpid()) if pid not in known]

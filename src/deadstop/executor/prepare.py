@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a user asks for to a command with everything resolved. All checking is done here, before anything starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import clock, deadlines
+from ..boundary import limits as boundary_limits
+from ..boundary.cgroup import read
+from ..errors import UsageError
+from ..model import Command, Isolation, Limits, Place
+from ..results import Status, ToolResult
+from .environment import environment
+from .folders import sandbox_binds
+
+DEFAULT_TIMEOUT_S = 300.0
+DEFAULT_GRACE_S = 0.5
+DEFAULT_TAIL = 65536
+MAX_ARGUMENT_BYTES = 131_071  # MAX_ARG_STRLEN of the kernel, less the closing NUL
+
+
+class Default:
+    """Stands for "not given", where None means unlimited."""
+
+    def __repr__(self) -> str:
+        return "DEFAULT"
+
+
+DEFAULT = Default()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Every option of a command, as `deadstop.run` documents them."""
+
+    timeout: float | None | Default = DEFAULT
+    idle_timeout: float | None = None
+    grace: float = DEFAULT_GRACE_S
+    isolation: str = "process"
+    memory: int | None | Default = DEFAULT
+    pids: int | None | Default = DEFAULT
+    cpus: float | None = None
+    disk: int | None | Default = DEFAULT
+    output_limit: int | None = None
+    net: bool = False
+    cwd: str | os.PathLike[str] | None = None
+    env: Mapping[str, str | None] | None = None
+    clear_env: bool = False
+    env_defaults: bool = True
+    bind: Sequence[str] = ()
+    ro_bind: Sequence[str] = ()
+    bind_cwd: bool = True
+    tail: int = DEFAULT_TAIL
+    tty: bool = False
+    on_input_wait: str = "wait"
+    evidence_paths: Sequence[str] = ()
+    tool: str | None = None
+    task_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A checked command and the boundary it wants. `cwd` is the host folder for `process`, None for the current one."""
+
+    command: Command
+    place: Place
+    cwd: str | None
+
+
+def prepare_place(options: Options) -> tuple[Place, dict[str, str]]:
+    """The boundary asked for, and the variables of a virtual environment that is visible in it."""
+    level = check_isolation(options.isolation)
+    limits = _limits(level, options)
+    if level == "process":
+        for name in ("bind", "ro_bind", "net"):
+            if getattr(options, name):
+                flag = "--" + name.replace("_", "-")
+                raise UsageError(f"{flag} has a meaning only with isolation sandbox: process has the caller's own")
+        return Place("process", limits), {}
+    current = os.getcwd() if options.bind_cwd else None
+    binds, python = sandbox_binds(current, tuple(options.bind), tuple(options.ro_bind))
+    return Place("sandbox", limits, options.net, tuple(binds)), python
+
+
+def prepare(argv: Sequence[str], options: Options, *, stdin: str, size: tuple[int, int] | None = None) -> Prepared:
+    """Check everything and compose the command. Raises UsageError (InvalidLimit) with one line. Starts nothing."""
+    place, python = prepare_place(options)
+    return Prepared(prepare_command(argv, options, place, python, stdin=stdin, size=size), place, _host_cwd(options))
+
+
+def prepare_command(
+    argv: Sequence[str], options: Options, place: Place, python: dict[str, str], *, stdin: str, size: tuple[int, int] | None
+) -> Command:
+    words = check_argv(argv)
+    given = not isinstance(options.timeout, Default)
+    timeout = clock.check_limit("timeout", options.timeout) if given else DEFAULT_TIMEOUT_S
+    if options.on_input_wait not in ("wait", "kill"):
+        raise UsageError(f"on_input_wait: {options.on_input_wait!r} is neither 'wait' nor 'kill'")
+    env = environment(
+        place.isolation, dict(options.env or {}), clear=options.clear_env,
+        defaults=options.env_defaults and not options.tty, python=python,
+    )  # fmt: skip
+    grace = 0.0 if options.grace == 0 and not isinstance(options.grace, bool) else clock.check_limit("grace", options.grace)
+    end, hard_end, limit = deadlines.resolve(timeout, "given" if given else "default")
+    if end is not None:
+        env[deadlines.VARIABLE] = f"{end:.6f}"
+    return Command(
+        argv=words,
+        env=env,
+        tool=options.tool or os.path.basename(words[0]),
+        call_id=f"call_{os.urandom(10).hex()}",
+        cwd=_inside_cwd(options, place),
+        task_id=options.task_id,
+        limit=limit,
+        deadline=end,
+        hard_end=hard_end,
+        idle_timeout=clock.check_limit("idle_timeout", options.idle_timeout),
+        grace=grace or 0.0,
+        stdin=stdin,
+        tty=(size or (24, 80)) if options.tty else None,
+        tail=clock.check_count("tail", options.tail) or DEFAULT_TAIL,
+        output_limit=clock.check_count("output_limit", options.output_limit),
+        on_input_wait=options.on_input_wait,
+        evidence_paths=tuple(os.path.abspath(path) for path in options.evidence_paths),
+        umask=_umask(),
+        nice=os.getpriority(os.PRIO_PROCESS, 0),
+        oom_score_adj=int(read("/proc/self/oom_score_adj").strip() or 0),
+    )
+
+
+def check_isolation(value: object) -> str:
+    known = [level.value for level in Isolation]
+    if value in known:
+        return str(value)
+    raise UsageError(f"isolation: {value!r} is not one of {', '.join(known)}")
+
+
+def check_argv(argv: Sequence[str]) -> tuple[str, ...]:
+    """A list of words, none of them larger than the kernel takes."""
+    if isinstance(argv, str | bytes):
+        raise UsageError("the command must be a list of words, not one string; for a shell: ['bash', '-c', '...']")
+    words = tuple(os.fspath(word) if isinstance(word, os.PathLike) else word for word in argv)
+    if not words or words[0] == "":
+        raise UsageError("the command is empty: give a program and its arguments")
+    for number, word in enumerate(words):
+        if not isinstance(word, str):
+            raise UsageError(f"the command's word {number} must be text, not {word!r:.60}")
+        if "\0" in word:
+            raise UsageError(f"the command's word {number} has a NUL byte in it")
+        size = len(os.fsencode(word))
+        if size > MAX_ARGUMENT_BYTES:
+            allowed = f"the kernel allows {MAX_ARGUMENT_BYTES} for one"
+            raise UsageError(f"the command's word {number} has {size} bytes, {allowed}: pass it in a file or on stdin")
+    return words
+
+
+def _limits(level: str, options: Options) -> Limits:
+    defaults = boundary_limits.DEFAULTS[level]
+    asked: dict[str, Any] = {"cpus": clock.check_limit("cpus", options.cpus)}
+    defaulted = set()
+    for name in ("memory", "pids", "disk"):
+        value = getattr(options, name)
+        if isinstance(value, Default):
+            asked[name] = getattr(defaults, name)
+            defaulted.add(name)
+        else:
+            asked[name] = clock.check_count(name, value)
+    return Limits(**asked, defaulted=frozenset(defaulted))
+
+
+def _host_cwd(options: Options) -> str | None:
+    if options.isolation == "sandbox" or options.cwd is None:
+        return None
+    path = os.fspath(options.cwd)
+    if not os.path.isdir(path):
+        raise UsageError(f"cwd: {path!r} is not a folder")
+    return path
+
+
+def _inside_cwd(options: Options, place: Place) -> str | None:
+    """In a sandbox a path inside: the current folder where it is shown, the private home otherwise."""
+    if place.isolation == "process":
+        return None
+    base = os.getcwd() if options.bind_cwd else "/home/agent"
+    path = base if options.cwd is None else os.path.normpath(os.path.join(base, os.fspath(options.cwd)))
+    for source, target, _ in place.binds:
+        if path == target or path.startswith(target + "/"):
+            host = source + path[len(target) :]
+            if not os.path.isdir(host):
+                raise UsageError(f"cwd: {path!r} is not a folder")
+    return path
+
+
+def _umask() -> int:
+    """Without changing it: a change would show in other threads."""
+    for line in read("/proc/self/status", 4096).splitlines():
+        if line.startswith("Umask:"):
+            return int(line.split()[1], 8)
+    return 0o022
+
+
+def refused(command: Command, reason: str, message: str) -> ToolResult:
+    """The result of a call that never started."""
+    return ToolResult(
+        tool=command.tool,
+        status=Status.REFUSED,
+        call_id=command.call_id,
+        task_id=command.task_id,
+        reason=reason,
+        limit=command.limit if reason == "deadline_over" else None,
+        started_at=clock.now_iso(),
+        environment="nothing was started",
+        error_message=message,
+        degraded=command.notes,
+    )
+
+
+def over_before_start(command: Command) -> ToolResult | None:
+    """A refusal if the deadline is over already."""
+    if command.deadline is None or command.deadline > clock.monotonic():
+        return None
+    return refused(command, "deadline_over", "its deadline was over before it could start")
+

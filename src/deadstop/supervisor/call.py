@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One command from its start to its one verdict.
+
+The order of an end: evidence (taken in another process, begun a little before a deadline so that the deadline itself is
+kept), then SIGTERM and `grace` if asked for, then the kill, then the proof, then the result. `decide` is the one line that
+gives a call its status, once; whatever comes later is evidence. A command that ended before its deadline by the clock of
+the process that collected it has completed, even if this process noticed late.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from .. import clock
+from ..boundary import payload
+from ..boundary.evidence import View, collect, watch_input
+from ..model import Command
+from ..results import FiredLimit, Status, ToolResult
+from .collector import Collector, Report
+from .loop import Loop, Timer
+from .output import Pump, Sink
+from .report import Record, build
+
+if TYPE_CHECKING:
+    from .room import Room
+
+EVIDENCE_S = 0.08  # evidence begins this long before a time limit, and an unforeseen end waits this long for it
+TICK_S = 0.05  # how often the counters of memory and disk are looked at
+STATUS_LOST_S = 0.5  # how long after the first process ended its exit status may take to be reported
+
+
+class Phase(Enum):
+    RUNNING = "running"
+    EVIDENCE = "evidence"  #: decided; what it was doing is being read
+    GRACE = "grace"  #: SIGTERM is out
+    KILLING = "killing"  #: SIGKILL is out; waiting for the proof
+
+
+class Call:
+    """A command in a room. `done` is called once, with the result."""
+
+    def __init__(
+        self, loop: Loop, room: Room, number: int, command: Command, stdio: list[int], pumps: list[tuple[str, int]],
+        *, owns_room: bool, sink: Sink | None, done: Callable[[ToolResult], None],
+    ) -> None:  # fmt: skip
+        self.loop, self.room, self.number, self.command = loop, room, number, command
+        self.owns_room, self.done = owns_room, done
+        self.stdio: list[int] | None = stdio
+        self.record = Record(command, started=clock.monotonic(), started_at=clock.now_iso(), gap_before=loop.gap_s)
+        self.last_output = self.record.started
+        self.leader = 0
+        self.leader_fd = -1
+        self.collector: Collector | None = None
+        self.watcher: Collector | None = None
+        self.evidence_due: float | None = None  # the time limit that the evidence is being taken for
+        self.phase = Phase.RUNNING
+        self.phase_due: float | None = None
+        self.grace = 0.0
+        self.finished = False
+        self.timer: Timer | None = None
+        self.pumps = [Pump(loop, name, fd, command.tail, sink, self._output) for name, fd in pumps]
+        room.listeners[number] = self._message
+        if room.ready:
+            self._begin()
+        self._arm()
+
+    # -- start ----------------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self.record.status or self.stdio is None:
+            return
+        command, applied = self.command, self.room.boundary.applied
+        request = payload.request(
+            list(command.argv), command.env, cwd=command.cwd, umask=command.umask, nice=command.nice,
+            oom_score_adj=command.oom_score_adj, rlimits=applied.rlimits,
+            affinity=sorted(applied.affinity) if applied.affinity else None, tty=command.tty is not None,
+        )  # fmt: skip
+        try:
+            self.room.boundary.run(self.number, request, self.stdio)
+        except OSError as problem:
+            self._not_started(problem.errno or 0, "start")
+        self._close_stdio()
+
+    def _close_stdio(self) -> None:
+        """Our copies of the payload's ends: kept open they would keep its pipes open."""
+        for fd in self.stdio or []:
+            os.close(fd)
+        self.stdio = None
+
+    def _message(self, message: tuple[Any, ...], fds: list[int]) -> None:
+        kind = message[0]
+        if kind == "ready":
+            self._begin()
+        elif kind == "started":
+            self._started(fds)
+        elif kind == "not_started":
+            self._not_started(message[2], message[3])
+        elif kind == "ended":
+            self._ended(message[2], message[3])
+        elif kind == "gone":
+            self._boundary_lost()
+
+    def _started(self, fds: list[int]) -> None:
+        if not fds:
+            return
+        self.leader_fd = fds[0]
+        self.leader = _pid_of(self.leader_fd)
+        self.record.spawned = clock.monotonic()
+        self.loop.watch(self.leader_fd, self._leader_gone)
+        if self.command.on_input_wait == "kill" or self.command.stdin != "null":
+            view = self._view()
+            self.watcher = Collector(self.loop, lambda emit: watch_input(view, emit), self._input_report)
+
+    def _not_started(self, number: int, step: str) -> None:
+        self.record.start_failed = (number, step)
+        self.stop(Status.ERROR, grace=0, wait=False)
+
+    # -- the limits -----------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """One timer: the next moment at which something could be due."""
+        if self.timer:
+            self.timer.cancel()
+        times = [self.phase_due]
+        if not self.record.status:
+            times += [due if self.evidence_due == due else self._lead(due) for due in self._time_limits()]
+            times.append(clock.monotonic() + TICK_S if self.room.watches_resources else None)
+        pending = [when for when in times if when is not None]
+        if pending and not self.finished:
+            self.timer = self.loop.at(min(pending), self._on_time)
+
+    def _time_limits(self) -> list[float]:
+        idle = self.command.idle_timeout
+        limits = [self.command.deadline, self.last_output + idle if idle else None]
+        return [when for when in limits if when is not None]
+
+    def _lead(self, due: float) -> float:
+        """When evidence for this limit begins: earlier, but never so early that a short call is mostly evidence."""
+        return due - min(EVIDENCE_S, max(0.0, due - self.record.started) / 2)
+
+    def _on_time(self) -> None:
+        self.room.receive()
+        now = clock.monotonic()
+        if self.phase_due is not None and now >= self.phase_due:
+            if self.phase is Phase.EVIDENCE:
+                self._after_evidence()
+            else:
+                self._kill()
+        elif not self.record.status:
+            self._check_limits(now)
+        self._arm()
+
+    def _check_limits(self, now: float) -> None:
+        if exceeded := self.room.resource_exceeded():
+            self.stop(Status.RESOURCE_LIMIT, limit=FiredLimit(exceeded, None, "given"), grace=0)
+            return
+        due = min(self._time_limits(), default=None)
+        if due is None:
+            return
+        if now >= due:
+            self._time_out(due)
+        elif now >= self._lead(due) and self.evidence_due != due:
+            self.evidence_due = due
+            self._collect()
+
+    def _time_out(self, due: float) -> None:
+        self.record.deadline = due
+        idle = self.command.idle_timeout
+        if due == self.command.deadline:
+            limit = self.command.limit
+        else:
+            limit = FiredLimit("idle", idle, "given")
+        self.stop(Status.TIMEOUT, limit=limit, wait=False)
+
+    # -- output -----------------------------------------------------------------------------------------------------------
+
+    def _output(self, size: int) -> None:
+        self.last_output = clock.monotonic()
+        self.record.flow(self.last_output, size)
+        limit = self.command.output_limit
+        if limit is not None and not self.record.status and sum(pump.tail.total for pump in self.pumps) > limit:
+            self.stop(Status.RESOURCE_LIMIT, limit=FiredLimit("output", None, "given"), grace=0)
+
+    def resume_output(self) -> None:
+        for pump in self.pumps:
+            pump.resume()
+
+    # -- evidence ---------------------------------------------------------------------------------------------------------
+
+    def _view(self) -> View:
+        room, now = self.room, clock.monotonic()
+        tails = sorted(self.pumps, key=lambda pump: pump.tail.total > 0)
+        return View(
+            root=room.boundary.pid, leader=self.leader, ours=room.boundary.helpers(),
+            tail=b"".join(pump.tail.last(2000) for pump in tails), stdin=self.command.stdin,
+            cgroup=room.boundary.group.files() if room.boundary.group else {},
+            out_rate=self.record.rate(now), elapsed=now - self.record.started,
+        )  # fmt: skip
+
+    def _collect(self) -> None:
+        if self.collector:
+            self.collector.stop()
+        if not self.leader or self.room.ended:
+            return
+        view = self._view()
+        self.record.evidence_started()
+        self.collector = Collector(
+            self.loop, lambda emit: collect(view, emit), self.record.add_evidence, self._evidence_complete
+        )
+
+    def _evidence_complete(self) -> None:
+        self.record.evidence_ended()
+        if self.phase is Phase.EVIDENCE:
+            self._after_evidence()
+
+    def _input_report(self, report: Report) -> None:
+        """The watcher saw the command begin, or cease, to wait for an answer that cannot come."""
+        self.record.input_wait = report if report.get("waiting") else None
+        if self.record.input_wait and self.command.on_input_wait == "kill" and not self.record.status:
+            self.stop(Status.CANCELLED, reason="input_wait", grace=0)
+
+    # -- the end ----------------------------------------------------------------------------------------------------------
+
+    def decide(self, status: Status, *, reason: str | None = None, limit: FiredLimit | None = None) -> bool:
+        """Give the call its one status; False if it has one."""
+        if self.record.status:
+            return False
+        self.record.status, self.record.reason, self.record.limit = status, reason, limit
+        self.record.decided = clock.monotonic()
+        return True
+
+    def stop(
+        self, status: Status, *, reason: str | None = None, limit: FiredLimit | None = None,
+        grace: float | None = None, wait: bool = True,
+    ) -> None:  # fmt: skip
+        """Decide, take evidence, end. With `wait` the evidence gets its budget now; a time limit has taken it before."""
+        if not self.decide(status, reason=reason, limit=limit):
+            return
+        self.grace = self.command.grace if grace is None else grace
+        if wait and self.leader and self.record.evidence_at is None:
+            self._enter(Phase.EVIDENCE, EVIDENCE_S)
+            self._collect()
+        else:
+            self._after_evidence()
+
+    def hurry(self) -> None:
+        """Skip what is left of evidence and grace (a second interrupt, or our own parent is ending us)."""
+        if self.phase in (Phase.EVIDENCE, Phase.GRACE):
+            self._kill()
+
+    def _enter(self, phase: Phase, seconds: float) -> None:
+        self.phase, self.phase_due = phase, clock.monotonic() + seconds
+        if self.command.hard_end is not None:
+            self.phase_due = min(self.phase_due, self.command.hard_end)
+        self._arm()
+
+    def _after_evidence(self) -> None:
+        self._end_collectors()
+        if self.grace and self.leader and self.record.leader_status is None:
+            self.room.boundary.terminate()
+            self.record.methods.append("SIGTERM")
+            self._enter(Phase.GRACE, self.grace)
+        else:
+            self._kill()
+
+    def _end_collectors(self) -> None:
+        for collector in (self.collector, self.watcher):
+            if collector:
+                collector.stop()
+
+    def _kill(self) -> None:
+        if self.phase is Phase.KILLING:
+            return
+        members = self.room.boundary.members(limit=64) if self.record.processes == 0 or self.phase is Phase.GRACE else []
+        self.record.processes = max(self.record.processes, len(members))
+        self.record.escalated = self.phase is Phase.GRACE and bool(members)
+        self.phase, self.phase_due = Phase.KILLING, None
+        self._end_collectors()
+        self.record.killed_at = clock.monotonic()
+        self.room.kill(self._finish)
+
+    def _ended(self, status: int, when: float) -> None:
+        """Init collected the command's first process."""
+        self.record.leader_status, self.record.leader_ended = status, when
+        self._release_leader()
+        overran = self.command.deadline is not None and when > self.command.deadline
+        if self.phase is Phase.GRACE and not self.room.boundary.members(limit=1):
+            self._kill()
+        elif self.record.status is None and overran:
+            self.record.deadline = self.command.deadline
+            self.stop(Status.TIMEOUT, limit=self.command.limit, grace=0, wait=False)
+        elif self.record.status is None:
+            self._completed(status)
+
+    def _completed(self, status: int) -> None:
+        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        exceeded = self.room.resource_exceeded()
+        if number == signal.SIGXFSZ and self.room.boundary.applied.reports.get("disk"):
+            exceeded = "disk"
+        if exceeded and status != 0:
+            self.decide(Status.RESOURCE_LIMIT, limit=FiredLimit(exceeded, None, "given"))
+        else:
+            self.decide(Status.SIGNALED if number else Status.COMPLETED)
+        self._end_collectors()
+        if not self.owns_room:
+            self._finish()
+            return
+        self.record.leave_behind(self.room.boundary.members(limit=512))
+        self._kill()
+
+    def _leader_gone(self) -> None:
+        """The first process is dead. Its status comes from init; if init does not say, it is lost, and we say so."""
+        self.loop.unwatch(self.leader_fd)
+        self.room.receive()
+        if self.record.leader_status is None:
+            self.loop.at(clock.monotonic() + STATUS_LOST_S, self._status_lost)
+
+    def _status_lost(self) -> None:
+        self.room.receive()
+        if self.record.leader_status is None and not self.record.status:
+            self.stop(Status.UNKNOWN, grace=0, wait=False)
+
+    def _boundary_lost(self) -> None:
+        """The process that held the boundary ended though nobody killed it: with it everything inside."""
+        if self.room.failed:
+            self.record.setup_failed = self.room.failed
+            self.decide(Status.REFUSED, reason="policy")
+        elif self.room.boundary.applied.group and self.room.boundary.applied.group.out_of_memory_kills():
+            self.decide(Status.RESOURCE_LIMIT, limit=FiredLimit("memory", None, "given"))
+        else:
+            self.decide(Status.CRASHED)
+        self._finish()
+
+    def _release_leader(self) -> None:
+        if self.leader_fd >= 0:
+            self.loop.unwatch(self.leader_fd)
+            os.close(self.leader_fd)
+            self.leader_fd = -1
+
+    def _finish(self) -> None:
+        if self.finished:
+            return
+        self.finished = True
+        if self.timer:
+            self.timer.cancel()
+        self._end_collectors()
+        self._release_leader()
+        self._close_stdio()
+        self.room.listeners.pop(self.number, None)
+        for pump in self.pumps:
+            pump.drain()
+        self.done(build(self))
+
+
+def _pid_of(pidfd: int) -> int:
+    """Host pid behind a pidfd; 0 when the process is gone."""
+    with open(f"/proc/self/fdinfo/{pidfd}") as file:
+        for line in file:
+            if line.startswith("Pid:"):
+                return max(0, int(line.split()[1]))
+    return 0
+

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The supervisor's engine: opens boundaries, starts calls in them, keeps the loop. Used by `deadstop run` and by the server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from ..boundary.cgroup import Hierarchies
+from ..boundary.open import open_boundary, open_fallback
+from ..boundary.payload import set_oom_score_adj
+from ..model import Command, Place
+from ..results import ToolResult
+from .call import Call
+from .loop import Loop
+from .output import Sink
+from .room import Room
+
+NICE = -10
+OOM_SCORE_ADJ = -900
+
+
+class Engine:
+    """Everything a single-threaded supervisor holds."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.hierarchies = Hierarchies()
+        self.children: set[int] = set()
+        self._numbers = 0
+
+    def protect(self) -> None:
+        """Let this process run while a bomb or a balloon does. What it starts gets the caller's own values back."""
+        try:
+            os.setpriority(os.PRIO_PROCESS, 0, min(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
+        except PermissionError:
+            pass  # an ordinary user cannot; the kernel's fairness between sessions still helps
+        set_oom_score_adj(OOM_SCORE_ADJ)
+
+    def open(self, place: Place) -> Room:
+        """A boundary to run commands in. Raises BoundaryUnavailable."""
+        reopen = None
+        if place.isolation == "process":
+            reopen = lambda: open_fallback(place, self.hierarchies)  # noqa: E731  (needs the same two names)
+        return Room(self.loop, open_boundary(place, self.hierarchies), self.children, reopen)
+
+    def start(
+        self,
+        room: Room,
+        command: Command,
+        stdin: int | None,
+        cwd: int | None,
+        done: Callable[[ToolResult], None],
+        *,
+        owns_room: bool,
+        sink: Sink | None = None,
+    ) -> Call:
+        """Start a command. `stdin` (None: /dev/null, or the terminal) and `cwd` stay the caller's to close."""
+        self._numbers += 1
+        stdio, pumps = _channels(command, stdin)
+        if command.cwd is None:
+            stdio.append(os.open(".", os.O_PATH | os.O_CLOEXEC) if cwd is None else os.dup(cwd))
+        return Call(
+            self.loop, room, self._numbers, command, stdio, pumps, owns_room=owns_room, sink=sink, done=done
+        )  # fmt: skip
+
+    def run(self, finished: Callable[[], bool]) -> None:
+        while not finished():
+            self.loop.step()
+
+
+def _channels(command: Command, stdin: int | None) -> tuple[list[int], list[tuple[str, int]]]:
+    """Payload's stdin, stdout, stderr, and our reading ends."""
+    if command.tty:
+        import fcntl
+        import struct
+        import termios
+
+        master, slave = os.openpty()
+        os.set_inheritable(master, False)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *command.tty, 0, 0))
+        return [slave, os.dup(slave), os.dup(slave)], [("stdout", master)]
+    source = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if stdin is None else os.dup(stdin)
+    out_read, out_write = os.pipe2(os.O_CLOEXEC)
+    err_read, err_write = os.pipe2(os.O_CLOEXEC)
+    return [source, out_write, err_write], [("stdout", out_read), ("stderr", err_read)]
+
+

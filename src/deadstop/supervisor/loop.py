@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One thread, one poll, one heap of times: what keeps every deadline. No asyncio: it starts slower than a whole call."""
+
+from __future__ import annotations
+
+import heapq
+import select
+import time
+from collections.abc import Callable
+
+from .. import clock
+
+# The loop woke up this much later than it meant to: this process itself was stopped, or the machine slept.
+GAP_S = 0.25
+
+
+class Timer:
+    """A call to be made at a time; `cancel` forgets it."""
+
+    __slots__ = ("callback", "when")
+
+    def __init__(self, when: float, callback: Callable[[], object]) -> None:
+        self.when = when
+        self.callback: Callable[[], object] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class Loop:
+    """Watches descriptors and times. Callbacks never block. What is due is done before what is readable."""
+
+    def __init__(self) -> None:
+        self._poll = select.epoll()
+        self._readers: dict[int, Callable[[], object]] = {}
+        self._writers: dict[int, Callable[[], object]] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._count = 0
+        self.gap_s = 0.0  # total time this process did not run when it should have
+
+    def watch(self, fd: int, callback: Callable[[], object]) -> None:
+        self._change(fd, self._readers, callback)
+
+    def watch_writable(self, fd: int, callback: Callable[[], object]) -> None:
+        self._change(fd, self._writers, callback)
+
+    def unwatch(self, fd: int) -> None:
+        self._change(fd, self._readers, None)
+
+    def unwatch_writable(self, fd: int) -> None:
+        self._change(fd, self._writers, None)
+
+    def _change(
+        self, fd: int, table: dict[int, Callable[[], object]], callback: Callable[[], object] | None
+    ) -> None:
+        known = fd in self._readers or fd in self._writers
+        if callback is None:
+            table.pop(fd, None)
+        else:
+            table[fd] = callback
+        events = (select.EPOLLIN if fd in self._readers else 0) | (select.EPOLLOUT if fd in self._writers else 0)
+        if events and known:
+            self._poll.modify(fd, events)
+        elif events:
+            self._poll.register(fd, events)
+        elif known:
+            self._poll.unregister(fd)
+
+    def at(self, when: float, callback: Callable[[], object]) -> Timer:
+        timer = Timer(when, callback)
+        self._count += 1
+        heapq.heappush(self._timers, (when, self._count, timer))
+        return timer
+
+    def step(self) -> None:
+        """Wait for the next thing that happens and handle it."""
+        due = self._next_due()
+        wait = -1 if due is None else max(0.0, due - clock.monotonic())
+        asleep_before = time.clock_gettime(time.CLOCK_BOOTTIME) - clock.monotonic()
+        events = self._poll.poll(wait)
+        now = clock.monotonic()
+        if due is not None and now - due > GAP_S:
+            self.gap_s += now - due
+        asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - now - asleep_before
+        if asleep > GAP_S:
+            self.gap_s += asleep
+        self._run_timers(now)
+        for fd, event in events:
+            if event & ~select.EPOLLOUT and (reader := self._readers.get(fd)):
+                reader()
+            if event & ~select.EPOLLIN and (writer := self._writers.get(fd)):
+                writer()
+            self._run_timers(clock.monotonic())
+
+    def _next_due(self) -> float | None:
+        while self._timers and self._timers[0][2].callback is None:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def _run_timers(self, now: float) -> None:
+        while self._timers and self._timers[0][0] <= now:
+            timer = heapq.heappop(self._timers)[2]
+            if timer.callback is not None:
+                callback, timer.callback = timer.callback, None
+                callback()
+
+    def close(self) -> None:
+        self._poll.close()

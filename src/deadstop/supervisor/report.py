@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a call while it runs, and the result that is made of it at the end."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .. import clock
+from ..boundary.cgroup import read
+from ..boundary.evidence import ended_on_prompt
+from ..boundary.evidence.hints import HINTS
+from ..model import Command
+from ..results import (
+    Diagnosis,
+    Evidence,
+    FileTail,
+    FiredLimit,
+    Output,
+    ProcessSeen,
+    Receipt,
+    Status,
+    ToolResult,
+)
+from .collector import Report
+
+if TYPE_CHECKING:
+    from .call import Call
+
+FILE_TAIL_BYTES = 4096
+FILES_BUDGET_S = 0.02
+RATE_WINDOW_S = 0.5
+
+
+@dataclass
+class Record:
+    """Facts, each written where it becomes known; `build` only arranges them."""
+
+    command: Command
+    started: float
+    started_at: str
+    gap_before: float
+    spawned: float | None = None
+    status: Status | None = None
+    reason: str | None = None
+    limit: FiredLimit | None = None
+    deadline: float | None = None
+    decided: float | None = None
+    killed_at: float | None = None
+    methods: list[str] = field(default_factory=list)
+    escalated: bool = False
+    processes: int = 0
+    leftover: tuple[str, ...] = ()
+    leader_status: int | None = None
+    leader_ended: float | None = None
+    start_failed: tuple[int, str] | None = None
+    setup_failed: tuple[int, str] | None = None
+    input_wait: Report | None = None
+    evidence_at: float | None = None
+    evidence_s: float = 0.0
+    seen: Report = field(default_factory=dict)
+    _flow: list[tuple[float, int]] = field(default_factory=list)
+
+    def flow(self, now: float, size: int) -> None:
+        """Remember output sizes of the last moments, coarsely."""
+        if self._flow and now - self._flow[-1][0] < RATE_WINDOW_S / 10:
+            self._flow[-1] = (self._flow[-1][0], self._flow[-1][1] + size)
+        else:
+            self._flow = [*self._flow[-15:], (now, size)]
+
+    def rate(self, now: float) -> float:
+        """Bytes of output per second, lately."""
+        return sum(size for when, size in self._flow if now - when <= RATE_WINDOW_S) / RATE_WINDOW_S
+
+    def evidence_started(self) -> None:
+        self.evidence_at = clock.monotonic()
+        self.seen = {}
+
+    def add_evidence(self, report: Report) -> None:
+        self.seen.update(report)
+        self.processes = max(self.processes, report.get("count", 0))
+        self.evidence_ended()
+
+    def evidence_ended(self) -> None:
+        if self.evidence_at is not None:
+            self.evidence_s = clock.monotonic() - self.evidence_at
+
+    def leave_behind(self, pids: list[int]) -> None:
+        """What a completed command left running; it is killed now."""
+        self.processes = len(pids)
+        self.leftover = tuple(read(f"/proc/{pid}/comm").strip() or f"pid {pid}" for pid in pids[:20])
+
+
+def build(call: Call) -> ToolResult:
+    """The one result of a call that has ended."""
+    record, command, room = call.record, call.command, call.room
+    boundary = room.boundary
+    status = record.status or Status.UNKNOWN
+    ended = record.leader_ended if status in (Status.COMPLETED, Status.SIGNALED) else room.gone_at
+    outputs = {pump.name: pump.tail.output() for pump in call.pumps}
+    evidence = _evidence(call)
+    exit_code, number = _exit(record)
+    gap = call.loop.gap_s - record.gap_before
+    return ToolResult(
+        tool=command.tool,
+        status=status,
+        call_id=command.call_id,
+        task_id=command.task_id,
+        reason=record.reason,
+        limit=record.limit,
+        limits=dict(boundary.applied.reports),
+        exit_code=exit_code,
+        signal=number,
+        started_at=record.started_at,
+        duration_s=round((ended or clock.monotonic()) - record.started, 6),
+        stdout=outputs.get("stdout", Output()),
+        stderr=outputs.get("stderr", Output()),
+        effect=_effect(call),
+        receipt=_receipt(call),
+        evidence=evidence,
+        environment=_environment(call),
+        hint=_hint(record, evidence),
+        degraded=(*command.notes, *room.remarks),
+        gap_s=round(gap, 3) if gap else None,
+        leftover=record.leftover,
+        start_errno=record.start_failed[0] if record.start_failed else None,
+        error_message=_problem(record),
+    )
+
+
+def _exit(record: Record) -> tuple[int | None, int | None]:
+    if record.status not in (Status.COMPLETED, Status.SIGNALED) or record.leader_status is None:
+        return None, None
+    if os.WIFSIGNALED(record.leader_status):
+        return None, os.WTERMSIG(record.leader_status)
+    return os.WEXITSTATUS(record.leader_status), None
+
+
+def _problem(record: Record) -> str | None:
+    """A text for what the status alone does not say."""
+    if record.setup_failed:
+        return f"the sandbox could not be set up: {record.setup_failed[1]}"
+    if record.start_failed:
+        number, step = record.start_failed
+        what = record.command.argv[0] if step == "exec" else step
+        if step == "cwd":
+            what = f"working folder {record.command.cwd or ''}".strip()
+        return f"{what}: {os.strerror(number)}"
+    return None
+
+
+def _receipt(call: Call) -> Receipt | None:
+    """Null where nothing had to be killed."""
+    record, room = call.record, call.room
+    by_itself = record.status in (Status.COMPLETED, Status.SIGNALED) and not record.leftover
+    if by_itself or room.gone is None or room.gone_at is None or record.status is Status.ERROR:
+        return None
+    kill_at = room.kill_at if room.kill_at is not None else room.gone_at
+    late = None if record.deadline is None else (room.gone_at - record.deadline) * 1000
+    return Receipt(
+        boundary=room.boundary.level,
+        method=(*record.methods, *room.boundary.methods),
+        proof=room.gone.proof,
+        survivors=room.gone.survivors,
+        processes=record.processes,
+        kill_ms=round((room.gone_at - kill_at) * 1000, 2),
+        deadline_to_dead_ms=None if late is None else round(late, 2),
+        escalated=record.escalated,
+        unkillable=room.unkillable,
+    )
+
+
+def _evidence(call: Call) -> Evidence | None:
+    record = call.record
+    files = _file_tails(record.command.evidence_paths)
+    if record.status in (Status.COMPLETED, Status.SIGNALED, Status.ERROR):
+        diagnosis = _answered_by_end_of_input(call)
+        return Evidence(diagnosis=diagnosis, files=files) if diagnosis or files else None
+    seen = record.seen
+    return Evidence(
+        diagnosis=_diagnosis(record),
+        processes=tuple(ProcessSeen(**process) for process in seen.get("processes", ())),
+        took_ms=round(record.evidence_s * 1000, 1),
+        complete=bool(seen.get("complete")),
+        files=files,
+    )
+
+
+def _diagnosis(record: Record) -> Diagnosis | None:
+    read_now = record.seen.get("diagnosis")
+    waited = record.input_wait
+    since = round((record.decided or clock.monotonic()) - waited["since"], 3) if waited else None
+    if read_now is None and waited is None:
+        return None
+    if read_now is None and waited is not None:
+        detail, pid = waited.get("detail", ""), waited.get("pid")
+        return Diagnosis("waiting_for_input", detail, pid, 0.9, HINTS["waiting_for_input"], since)
+    return Diagnosis(
+        kind=read_now["kind"],
+        detail=read_now["detail"],
+        pid=read_now.get("pid"),
+        confidence=read_now.get("confidence"),
+        hint=read_now.get("hint"),
+        since_s=since if read_now["kind"] == "waiting_for_input" else None,
+        chain=tuple(read_now.get("chain", ())),
+    )
+
+
+def _answered_by_end_of_input(call: Call) -> Diagnosis | None:
+    """Many programs take a closed stdin for a yes, or for success: say that the question was never answered."""
+    if call.command.stdin != "null" or call.record.status is not Status.COMPLETED:
+        return None
+    for pump in call.pumps:
+        question = ended_on_prompt(pump.tail.last(400))
+        if question:
+            detail = f"its last output is a question, {question!r}; stdin was closed, so it read end-of-input"
+            return Diagnosis("waiting_for_input", detail, None, 0.6, HINTS["waiting_for_input"])
+    return None
+
+
+def _hint(record: Record, evidence: Evidence | None) -> str | None:
+    if evidence and evidence.diagnosis:
+        return evidence.diagnosis.hint
+    if record.status is Status.RESOURCE_LIMIT and record.limit:
+        return {"memory": HINTS["memory_pressure"], "output": HINTS["output_flood"]}.get(record.limit.which)
+    return None
+
+
+def _effect(call: Call) -> str:
+    boundary = call.room.boundary
+    confined = boundary.level == "sandbox"
+    open_to_world = getattr(boundary, "net", True) or any(bind.writable for bind in getattr(boundary, "binds", ()))
+    return "none" if confined and not open_to_world else "undeclared"
+
+
+def _environment(call: Call) -> str:
+    """What became of where it ran."""
+    record, boundary = call.record, call.room.boundary
+    if record.status in (Status.ERROR, Status.REFUSED):
+        return "nothing was started"
+    if not call.room.ended:
+        return "the boundary lives on"
+    if call.room.gone and call.room.gone.proof == "none":
+        return "the kill could not be shown to be complete: see unkillable"
+    if boundary.level == "sandbox":
+        kept = [bind.target for bind in getattr(boundary, "binds", ()) if bind.writable]
+        text = "the sandbox was destroyed with its private files"
+        return f"{text}; what was changed in {', '.join(kept)} remains" if kept else text
+    if record.status in (Status.COMPLETED, Status.SIGNALED):
+        return "nothing is left running; files it wrote remain"
+    return "the process tree was destroyed; files it wrote remain"
+
+
+def _file_tails(paths: tuple[str, ...]) -> tuple[FileTail, ...]:
+    end = clock.monotonic() + FILES_BUDGET_S
+    return tuple(_file_tail(path, end) for path in paths)
+
+
+def _file_tail(path: str, end: float) -> FileTail:
+    """The end of a regular file. Nothing that could block is opened: no pipes, no devices."""
+    if clock.monotonic() > end:
+        return FileTail(path, error="not read: the time for evidence was over")
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as problem:
+        return FileTail(path, error=problem.strerror)
+    try:
+        facts = os.fstat(fd)
+        if facts.st_mode & 0o170000 != 0o100000:
+            return FileTail(path, error="not a regular file")
+        start = max(0, facts.st_size - FILE_TAIL_BYTES)
+        text = os.pread(fd, FILE_TAIL_BYTES, start).decode("utf-8", "replace")
+        return FileTail(path, text, facts.st_size, truncated=start > 0)
+    except OSError as problem:
+        return FileTail(path, error=problem.strerror)
+    finally:
+        os.close(fd)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A boundary in use: its messages are handed to the calls in it, its end is watched, and **this is where a kill happens**.
+
+`Room.kill` is the only place that ends a boundary. It sends the kill, waits (without blocking) for the descriptor that
+proves the end, and gives up honestly after PROOF_S: then the receipt says `unkillable` or proof `none`, never zero.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from .. import clock
+from ..boundary import reaper
+from ..boundary.base import Boundary, Gone
+from ..boundary.cgroup import read
+from ..boundary.sandbox import SandboxBoundary
+from ..boundary.subreaper import SubreaperBoundary, adopted
+from ..results import Unkillable
+from .loop import Loop, Timer
+
+PROOF_S = 5.0  # how long a kill may take before we say that it could not be shown
+REAPER_S = 2.0  # how long a reaper without a namespace may take before the supervisor does its work
+
+
+class Room:
+    """One boundary and who is in it. `on_message` and `on_gone` are set by the engine."""
+
+    def __init__(self, loop: Loop, boundary: Boundary, children: set[int], reopen: Callable[[], Boundary] | None) -> None:
+        self.loop, self.boundary, self.children, self._reopen = loop, boundary, children, reopen
+        self.listeners: dict[int, Callable[[tuple[object, ...], list[int]], None]] = {}
+        self.waiting: list[Callable[[], None]] = []
+        self.ready = False
+        self.failed: tuple[int, str] | None = None
+        self.kill_at: float | None = None
+        self.gone_at: float | None = None
+        self.gone: Gone | None = None
+        self.unkillable: tuple[Unkillable, ...] = ()
+        self.remarks: list[str] = []
+        self._bound: Timer | None = None
+        self._attach()
+
+    def _attach(self) -> None:
+        self.children.add(self.boundary.pid)
+        self.remarks = [*self.boundary.applied.degraded, *self.boundary.weaker]
+        self.loop.watch(self.boundary.lifeline.fileno(), self.receive)
+        self.loop.watch(self.boundary.exit_fd, self._exited)
+
+    @property
+    def ended(self) -> bool:
+        return self.gone is not None
+
+    # -- messages -------------------------------------------------------------------------------------------------------
+
+    def receive(self) -> None:
+        """Hand on what init has to say. Also called before a deadline is judged: the message may be there already."""
+        while not self.ended and (got := self.boundary.receive()):
+            message, fds = got
+            if not message:
+                self.loop.unwatch(self.boundary.lifeline.fileno())
+                return
+            self._handle(message, fds)
+
+    def _handle(self, message: tuple[object, ...], fds: list[int]) -> None:
+        if message[0] == "ready":
+            self.ready = True
+            self.remarks += self.boundary.facts.get("degraded", [])  # type: ignore[arg-type]
+            self._tell(("ready",))
+        elif message[0] == "failed":
+            self.failed = (int(message[1]), str(message[2]))  # type: ignore[call-overload]
+        elif listener := self.listeners.get(message[1]):  # type: ignore[call-overload]
+            listener(message, fds)
+            return
+        for fd in fds:
+            os.close(fd)
+
+    def _tell(self, message: tuple[object, ...]) -> None:
+        for listener in list(self.listeners.values()):
+            listener(message, [])
+
+    # -- the end --------------------------------------------------------------------------------------------------------
+
+    def kill(self, when_gone: Callable[[], None]) -> None:
+        """End everything inside; `when_gone` is called once, when that is shown or given up on."""
+        if self.ended:
+            when_gone()
+            return
+        self.waiting.append(when_gone)
+        if self.kill_at is None:
+            self.kill_at = clock.monotonic()
+            self.boundary.kill()
+            fallback = isinstance(self.boundary, SubreaperBoundary)
+            self._bound = self.loop.at(self.kill_at + (REAPER_S if fallback else PROOF_S), self._overdue)
+
+    def _overdue(self) -> None:
+        if isinstance(self.boundary, SubreaperBoundary) and "pidfd" not in self.boundary.methods:
+            self.boundary.kill_reaper()
+            self._bound = self.loop.at(clock.monotonic() + PROOF_S, self._overdue)
+            return
+        self.unkillable = tuple(_stuck(self.boundary.members(limit=1000)))
+        self._settle(Gone("none", None))
+
+    def _exited(self) -> None:
+        self.receive()
+        self.loop.unwatch(self.boundary.exit_fd)
+        late = self.ended
+        gone = self.boundary.collect()
+        self.children.discard(self.boundary.pid)
+        if self.failed and self._reopen and not late:
+            self._replace()
+            return
+        if gone.proof == "none" and isinstance(self.boundary, SubreaperBoundary):
+            gone = self._drain_orphans()
+        if late:
+            self.boundary.close()
+        else:
+            self._settle(gone)
+
+    def _replace(self) -> None:
+        """The namespaces were given and then turned out to be of no use (a host policy): take the weaker kind."""
+        self.loop.unwatch(self.boundary.lifeline.fileno())
+        self.boundary.close()
+        assert self._reopen is not None
+        self.boundary, self._reopen, self.failed = self._reopen(), None, None
+        self._attach()
+
+    def _drain_orphans(self) -> Gone:
+        """The reaper was killed: what it held came to us. Nothing else that is not known can be a child of ours."""
+        if not adopted(frozenset(self.children)):
+            return Gone("scan", 0)
+        if reaper.drain(seconds=REAPER_S, spare=frozenset(self.children)):
+            return Gone("scan", 0)
+        return Gone("none", len(adopted(frozenset(self.children))))
+
+    def _settle(self, gone: Gone) -> None:
+        if self._bound:
+            self._bound.cancel()
+        self.gone, self.gone_at = gone, clock.monotonic()
+        self.loop.unwatch(self.boundary.lifeline.fileno())
+        if self.kill_at is None:
+            self._tell(("gone",))
+        waiting, self.waiting = self.waiting, []
+        for tell in waiting:
+            tell()
+        if gone.proof != "none":
+            self.boundary.close()
+
+    # -- what a limit says ------------------------------------------------------------------------------------------------
+
+    def resource_exceeded(self) -> str | None:
+        """The ceiling that was hit, if one was: memory (a member was killed for it) or disk (private files are full)."""
+        group = self.boundary.group
+        if not self.ended and group and "memory" in group.enforced and group.out_of_memory_kills():
+            return "memory"
+        if isinstance(self.boundary, SandboxBoundary) and self.boundary.disk_full():
+            return "disk"
+        return None
+
+    @property
+    def watches_resources(self) -> bool:
+        group = self.boundary.group
+        return bool(group and "memory" in group.enforced) or isinstance(self.boundary, SandboxBoundary)
+
+
+def _stuck(pids: list[int]) -> list[Unkillable]:
+    """Those that a SIGKILL did not end, with what they wait in."""
+    found = []
+    for pid in pids:
+        command = read(f"/proc/{pid}/comm").strip()
+        found.append(Unkillable(pid, command, read(f"/proc/{pid}/wchan").strip("0 \n") or None))
+    return found
+

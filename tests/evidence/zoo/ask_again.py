@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+while True:
+    try:
+        if input("Your name: "):
+            break
+    except EOFError:
+        print("Please answer.", flush=True)
