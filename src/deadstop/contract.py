@@ -76,7 +76,7 @@ def result_to_dict(result: ToolResult) -> dict[str, Any]:
         "stderr": _output(result.stderr),
         "effect": result.effect,
         "retry_allowed": result.retry_allowed,
-        "receipt": _maybe(_receipt, result.receipt),
+        "receipt": _maybe(receipt_to_dict, result.receipt),
         "evidence": _maybe(_evidence, result.evidence),
         "environment": result.environment,
         "hint": result.hint,
@@ -121,7 +121,7 @@ def _unkillable(process: Unkillable) -> dict[str, Any]:
     return {"pid": process.pid, "cmd": process.cmd, "waiting_in": process.waiting_in}
 
 
-def _receipt(receipt: Receipt) -> dict[str, Any]:
+def receipt_to_dict(receipt: Receipt) -> dict[str, Any]:
     return {
         "boundary": receipt.boundary,
         "method": list(receipt.method),
@@ -230,7 +230,7 @@ def _read(document: Mapping[str, Any]) -> ToolResult:
         limits={name: _read_record(LimitReport, r) for name, r in document.get("limits", {}).items()},
         stdout=_read_output(document["stdout"]),
         stderr=_read_output(document["stderr"]),
-        receipt=_read_receipt(document.get("receipt")),
+        receipt=receipt_from_dict(document.get("receipt")),
         evidence=_read_evidence(document.get("evidence")),
         degraded=tuple(document.get("degraded", ())),
         leftover=tuple(document.get("leftover", ())),
@@ -271,7 +271,7 @@ def _read_output(document: Mapping[str, Any]) -> Output:
     return Output(raw, document["bytes_total"], document["bytes_dropped"])
 
 
-def _read_receipt(document: Mapping[str, Any] | None) -> Receipt | None:
+def receipt_from_dict(document: Mapping[str, Any] | None) -> Receipt | None:
     if document is None:
         return None
     return _read_record(

@@ -17,7 +17,9 @@ from .errors import InvalidLimit, UsageError
 from .results import FiredLimit
 
 VARIABLE = "DEADSTOP_DEADLINE"
-NESTED_MARGIN_S = 0.1  # a nested call ends this long before its parent's deadline, so that it can still report
+NESTED_MARGIN_S = (
+    0.1  # a nested call ends this long before its parent's deadline, so that it can still report
+)
 NESTED_KILL_MARGIN_S = 0.02
 
 _block: ContextVar[tuple[float, float] | None] = ContextVar("deadstop_deadline", default=None)

@@ -15,7 +15,9 @@ class Isolation(str, Enum):
     """Where a call runs. Two separate questions: can it be killed, is it confined."""
 
     PROCESS = "process"  #: killed as a whole; the caller's files, network, user and environment
-    SANDBOX = "sandbox"  #: killed as a whole and confined: read-only system, private files, no network unless asked
+    SANDBOX = (
+        "sandbox"  #: killed as a whole and confined: read-only system, private files, no network unless asked
+    )
 
     def __str__(self) -> str:
         return self.value

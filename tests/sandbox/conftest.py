@@ -33,7 +33,7 @@ class Starter:
     gid: int
 
     def command(self, argv: Sequence[str], options: Sequence[str] = ()) -> list[str]:
-        chosen = ["run", "--isolation", "sandbox", "--json", "--timeout", "50", *options]
+        chosen = ["run", "--isolation", "sandbox", "--json", "--timeout", "50s", "--no-bind-cwd", *options]
         return [*self.prefix, self.python, "-m", "deadstop", *chosen, "--", *argv]
 
     def environment(self, **more: str) -> dict[str, str]:
@@ -43,7 +43,9 @@ class Starter:
         """The JSON result of one command in a sandbox."""
         popen.setdefault("env", self.environment())
         popen.setdefault("stdin", subprocess.DEVNULL)
-        done = subprocess.run(self.command(argv, options), capture_output=True, text=True, timeout=58, **popen)
+        done = subprocess.run(
+            self.command(argv, options), capture_output=True, text=True, timeout=58, **popen
+        )
         assert done.stdout.strip(), f"no result: {done.stderr}"
         result: dict[str, Any] = json.loads(done.stdout)
         return result
@@ -57,7 +59,7 @@ class Starter:
 
 
 def bind(source: Path | str, target: str, *, writable: bool = True) -> list[str]:
-    return ["--bind", f"{source}:{target}:{'rw' if writable else 'ro'}"]
+    return ["--bind" if writable else "--ro-bind", f"{source}:{target}"]
 
 
 @pytest.fixture(scope="session")
@@ -91,6 +93,9 @@ def _ordinary_user() -> Starter:
             done = subprocess.run([*drop, python, "-c", check], capture_output=True, timeout=20)
         except OSError:
             continue
-        if done.returncode == 0 and subprocess.run([*drop, "test", "-r", f"{SOURCE}/deadstop"]).returncode == 0:
+        if (
+            done.returncode == 0
+            and subprocess.run([*drop, "test", "-r", f"{SOURCE}/deadstop"]).returncode == 0
+        ):
             return Starter("user", drop, python, user.pw_uid, user.pw_gid)
     pytest.skip(f"{user.pw_name} has no Python 3.11 or cannot read the package")

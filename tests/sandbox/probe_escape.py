@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payload of test_escapes.py: tries to leave the sandbox and prints, as one JSON object, what each attempt gave.
+"""Payload of test_escapes.py: tries to get out and prints, as one JSON object, what each attempt gave.
 
-Run inside as `python3 -I -c SOURCE CONFIG`. It only ever looks for what the test planted and never changes anything
+Run inside as `python3 -I -c SOURCE CONFIG`. It only looks for what the test planted and changes nothing
 outside: files are opened for writing, not written; calls get arguments that do no harm where they succeed.
 """
 
@@ -79,22 +79,26 @@ def processes():
 
 @trick
 def kernel_settings():
-    paths = "vm/swappiness kernel/hostname kernel/core_pattern kernel/modprobe net/ipv4/ip_forward user/max_user_namespaces"
-    files = [f"/proc/sys/{path}" for path in paths.split()]
+    paths = "vm/swappiness kernel/hostname kernel/core_pattern kernel/modprobe net/ipv4/ip_forward"
+    files = [f"/proc/sys/{path}" for path in [*paths.split(), "user/max_user_namespaces"]]
     files += ["/proc/sysrq-trigger", "/sys/kernel/uevent_helper", "/sys/fs/cgroup/cgroup.procs"]
     return {path: attempt(opened, path) for path in files}
 
 
 @trick
 def same_root_everywhere():
+    """The folders of other processes that are no part of this sandbox's tree."""
     own = os.stat("/")
     other = []
     for pid in processes():
-        for way in ("root", "cwd"):
-            with contextlib.suppress(OSError):
-                seen = os.stat(f"/proc/{pid}/{way}/" + ("" if way == "root" else ".."))
-                if way == "root" and (seen.st_dev, seen.st_ino) != (own.st_dev, own.st_ino):
-                    other.append(f"{pid}/{way}")
+        with contextlib.suppress(OSError):
+            seen = os.stat(f"/proc/{pid}/root/")
+            if (seen.st_dev, seen.st_ino) != (own.st_dev, own.st_ino):
+                other.append(f"{pid}/root")
+            if "(unreachable)" in os.readlink(f"/proc/{pid}/cwd") or os.path.exists(
+                f"/proc/{pid}/cwd/../etc/shadow"
+            ):
+                other.append(f"{pid}/cwd")
     return other
 
 
@@ -115,26 +119,44 @@ def environments_of_everybody():
     for pid in processes():
         for name in ("environ", "cmdline", "maps"):
             with contextlib.suppress(OSError):
-                if pid != os.getpid() and CANARY in read(f"/proc/{pid}/{name}", 1 << 20) and name != "cmdline":
+                if pid != os.getpid() and CANARY in read(f"/proc/{pid}/{name}", 1 << 20):
                     hits.append(f"{pid}/{name}")
     return hits
 
 
 @trick
 def own_environment():
-    return sorted(os.environ)
+    return dict(os.environ)
 
 
 @trick
 def own_descriptors():
-    return {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")}
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one that lists
+            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
+    return found
 
 
 @trick
 def shadow_and_secrets():
-    paths = ["/etc/shadow", "/proc/1/root/etc/shadow", "/root", CONFIG["secret"], "/proc/1/root" + CONFIG["secret"]]
-    paths += ["/proc/1/cwd/.." + CONFIG["secret"], "/project/../../.." + CONFIG["secret"], "/project/planted-link"]
-    return {path: attempt(os.stat, path) if False else attempt(lambda p=path: "seen" if os.stat(p) else "") for path in paths}
+    def seen(path):
+        os.stat(path)
+        return "seen"
+
+    paths = [
+        "/etc/shadow",
+        "/proc/1/root/etc/shadow",
+        "/root",
+        CONFIG["secret"],
+        "/proc/1/root" + CONFIG["secret"],
+    ]
+    paths += [
+        "/proc/1/cwd/.." + CONFIG["secret"],
+        "/project/../../.." + CONFIG["secret"],
+        "/project/planted-link",
+    ]
+    return {path: attempt(seen, path) for path in paths}
 
 
 @trick
@@ -143,7 +165,9 @@ def devices():
         os.mknod(path, kind | 0o666, os.makedev(1, 5) if kind == 0o20000 else os.makedev(7, 0))
         return read(path, 4)
 
-    paths = "vda sda nvme0n1 mem kmsg port fuse kvm net/tun loop-control loop0 vhost-vsock userfaultfd mapper/control".split()
+    paths = (
+        "vda sda nvme0n1 mem kmsg port fuse kvm net/tun loop-control loop0 vhost-vsock userfaultfd".split()
+    )
     found = {f"/dev/{path}": attempt(opened, f"/dev/{path}", os.O_RDONLY) for path in paths}
     found["mknod character"] = attempt(made, 0o20000, "/tmp/char")
     found["mknod block"] = attempt(made, 0o60000, "/tmp/block")
@@ -154,10 +178,19 @@ def devices():
 def becoming_root():
     status = dict(line.split(":\t", 1) for line in read("/proc/self/status").splitlines() if ":\t" in line)
     capabilities = {key: int(status[key], 16) for key in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
-    ids = {name: attempt(getattr(os, name), 0) or "done" for name in ("setuid", "setgid", "seteuid", "setegid")}
+    ids = {
+        name: attempt(getattr(os, name), 0) or "done" for name in ("setuid", "setgid", "seteuid", "setegid")
+    }
     groups = attempt(lambda: os.setgroups([0]) or "done")
-    return {"capabilities": capabilities, "ids": ids, "setgroups": groups, "no_new_privs": status["NoNewPrivs"],
-            "uids": status["Uid"].split(), "gids": status["Gid"].split(), "seccomp": status["Seccomp"]}  # fmt: skip
+    return {
+        "capabilities": capabilities,
+        "ids": ids,
+        "setgroups": groups,
+        "no_new_privs": status["NoNewPrivs"],
+        "uids": status["Uid"].split(),
+        "gids": status["Gid"].split(),
+        "seccomp": status["Seccomp"],
+    }
 
 
 @trick
@@ -174,7 +207,9 @@ def setuid_programs():
 def namespaces():
     clone3 = struct.pack("<11Q", NEWUSER, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0)
     numbers = CONFIG["calls"]
-    found = {f"unshare {flag:#x}": call(numbers["unshare"], flag) for flag in (NEWUSER, NEWNS, NEWNET, 0x20000000)}
+    found = {
+        f"unshare {flag:#x}": call(numbers["unshare"], flag) for flag in (NEWUSER, NEWNS, NEWNET, 0x20000000)
+    }
     found["clone"] = call(numbers["clone"], NEWUSER | 17, 0, 0, 0, 0)
     found["clone3"] = call(435, clone3, 88)
     for kind in ("user", "mnt", "net", "pid"):
@@ -195,7 +230,9 @@ def terminal_input():
     for name, fd in {"0": 0, "1": 1, "2": 2, "tty": tty, "own": slave}.items():
         if isinstance(fd, int):
             for request in (0x5412, 0x5412 | 1 << 32, 0x541C, 0x541D, 0x5423):
-                found[f"{name} {request:#x}"] = call(CONFIG["calls"]["ioctl"], fd, request, ctypes.c_char_p(b"x"))
+                found[f"{name} {request:#x}"] = call(
+                    CONFIG["calls"]["ioctl"], fd, request, ctypes.c_char_p(b"x")
+                )
     os.close(master)
     return {"controlling terminal": tty if isinstance(tty, str) else "there is one", "pushed": found}
 
@@ -203,14 +240,17 @@ def terminal_input():
 @trick
 def other_processes_memory():
     numbers = CONFIG["calls"]
-    return {"ptrace seize": call(numbers["ptrace"], 0x4206, 1, 0, 0), "ptrace attach": call(numbers["ptrace"], 16, 1, 0, 0),
-            "process_vm_readv": call(numbers["process_vm_readv"], 1, 0, 0, 0, 0, 0),
-            "pidfd_getfd": call(438, attempt(os.pidfd_open, 1), 0, 0)}  # fmt: skip
+    return {
+        "ptrace seize": call(numbers["ptrace"], 0x4206, 1, 0, 0),
+        "ptrace attach": call(numbers["ptrace"], 16, 1, 0, 0),
+        "process_vm_readv": call(numbers["process_vm_readv"], 1, 0, 0, 0, 0, 0),
+        "pidfd_getfd": call(438, attempt(os.pidfd_open, 1), 0, 0),
+    }
 
 
 @trick
 def memory_of_helpers_is_no_more_than_ours():
-    """Processes of ours that can be opened have no more rights than the payload: same namespaces, filter, no rights."""
+    """What can be opened for writing has the payload's own namespaces, the filter, and no rights."""
     more = []
     own = {name: os.readlink(f"/proc/self/ns/{name}") for name in os.listdir("/proc/self/ns")}
     for pid in processes():
@@ -218,8 +258,11 @@ def memory_of_helpers_is_no_more_than_ours():
             os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR))
         except OSError:
             continue
-        status = dict(line.split(":\t", 1) for line in read(f"/proc/{pid}/status").splitlines() if ":\t" in line)
-        if status["Seccomp"] != "2" or status["NoNewPrivs"] != "1" or any(int(status[f"Cap{k}"], 16) for k in ("Eff", "Prm", "Bnd")):
+        status = dict(
+            line.split(":\t", 1) for line in read(f"/proc/{pid}/status").splitlines() if ":\t" in line
+        )
+        capable = any(int(status[f"Cap{kind}"], 16) for kind in ("Eff", "Prm", "Bnd"))
+        if status["Seccomp"] != "2" or status["NoNewPrivs"] != "1" or capable:
             more.append(f"{pid} has rights")
         for name, link in own.items():
             with contextlib.suppress(OSError):
@@ -231,12 +274,16 @@ def memory_of_helpers_is_no_more_than_ours():
 @trick
 def signals():
     sent = {}
-    for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGSEGV):
-        sent[number.name] = attempt(lambda n=number: os.kill(1, n) or "sent")
+    for name in "SIGKILL SIGSTOP SIGINT SIGTERM SIGHUP SIGUSR1 SIGSEGV".split():
+        sent[name] = attempt(os.kill, 1, getattr(signal, name)) or "sent"
     time.sleep(0.1)  # to show that nothing came of it later
     state = read("/proc/1/stat").rpartition(")")[2].split()[0]
     visible = CONFIG["host_pid"] in processes()
-    return {"pid 1 is": state, "host pid": "visible" if visible else attempt(os.kill, CONFIG["host_pid"], 0), "sent": sent}
+    return {
+        "pid 1 is": state,
+        "host pid": "visible" if visible else attempt(os.kill, CONFIG["host_pid"], 0),
+        "sent": sent,
+    }
 
 
 @trick
@@ -248,7 +295,9 @@ def host_sockets():
             return "connected"
 
     paths = {"abstract": "\0" + CONFIG["abstract"], "path": CONFIG["socket"]}
-    paths |= {path: path for path in ("/run/docker.sock", "/var/run/docker.sock", "/run/dbus/system_bus_socket")}
+    paths |= {
+        path: path for path in ("/run/docker.sock", "/var/run/docker.sock", "/run/dbus/system_bus_socket")
+    }
     return {name: attempt(connected, path) for name, path in paths.items()}
 
 
@@ -258,7 +307,8 @@ def network():
         with socket.create_connection((host, port), timeout=2):
             return "connected"
 
-    found = {"loopback": attempt(connected, "127.0.0.1", CONFIG["port"]), "outside": attempt(connected, "192.0.2.1", 80)}
+    found = {"loopback": attempt(connected, "127.0.0.1", CONFIG["port"])}
+    found["outside"] = attempt(connected, "192.0.2.1", 80)
     found["name"] = attempt(lambda: socket.getaddrinfo("example.com", 80) and "resolved")
     found["interfaces"] = sorted(name for _, name in socket.if_nameindex())
     return found
@@ -279,12 +329,18 @@ def mounting():
     none, tmp = ctypes.c_char_p(b"none"), ctypes.c_char_p(b"/tmp")
     root, kind = ctypes.c_char_p(b"/"), ctypes.c_char_p(b"tmpfs")
     return {
-        "mount": call(n["mount"], none, tmp, kind, 0, 0), "propagation": call(n["mount"], none, root, 0, 1 << 20, 0),
-        "remount": call(n["mount"], none, root, 0, 32 | 4096, 0), "bind": call(n["mount"], root, tmp, 0, 4096, 0),
-        "fsopen": call(430, kind, 0), "open_tree": call(428, -100, root, 1), "mount_setattr": call(442, -100, root, 0, 0, 0),
-        "umount": call(n["umount2"], ctypes.c_char_p(b"/proc/sys"), 2), "pivot_root": call(n["pivot_root"], tmp, tmp),
-        "chroot": call(n["chroot"], tmp), "cgroup": call(n["mount"], none, tmp, ctypes.c_char_p(b"cgroup2"), 0, 0),
-    }  # fmt: skip
+        "mount": call(n["mount"], none, tmp, kind, 0, 0),
+        "propagation": call(n["mount"], none, root, 0, 1 << 20, 0),
+        "remount": call(n["mount"], none, root, 0, 32 | 4096, 0),
+        "bind": call(n["mount"], root, tmp, 0, 4096, 0),
+        "fsopen": call(430, kind, 0),
+        "open_tree": call(428, -100, root, 1),
+        "mount_setattr": call(442, -100, root, 0, 0, 0),
+        "umount": call(n["umount2"], ctypes.c_char_p(b"/proc/sys"), 2),
+        "pivot_root": call(n["pivot_root"], tmp, tmp),
+        "chroot": call(n["chroot"], tmp),
+        "cgroup": call(n["mount"], none, tmp, ctypes.c_char_p(b"cgroup2"), 0, 0),
+    }
 
 
 @trick
@@ -300,14 +356,24 @@ def kernel_interfaces():
     return {
         "add_key": call(n["add_key"], ctypes.c_char_p(b"user"), text, text, 1, -4),
         "request_key": call(n["request_key"], ctypes.c_char_p(b"user"), text, 0, -4),
-        "keyctl": call(n["keyctl"], 0, -4, 0), "bpf": call(n["bpf"], 0, buffer, 72),
-        "perf": call(n["perf_event_open"], buffer, 0, -1, -1, 0), "userfaultfd": call(n["userfaultfd"], 0),
-        "io_uring": call(425, 8, buffer), "kexec": call(n["kexec_load"], 0, 0, 0, 0),
-        "module": call(n["init_module"], 0, 0, text), "open_by_handle": call(n["open_by_handle_at"], -100, buffer, 0),
-        "fanotify": call(n["fanotify_init"], 0, 0), "syslog": call(n["syslog"], 10, 0, 0), "memfd_secret": call(447, 0),
-        "reboot": call(n["reboot"], 0, 0, 0, 0), "swapon": call(n["swapon"], text, 0), "personality": call(n["personality"], 0x40000),
-        "settimeofday": call(n["settimeofday"], 0, 0), "unknown": call(700), "sethostname": call(n["sethostname"], text, 3),
-    }  # fmt: skip
+        "keyctl": call(n["keyctl"], 0, -4, 0),
+        "bpf": call(n["bpf"], 0, buffer, 72),
+        "perf": call(n["perf_event_open"], buffer, 0, -1, -1, 0),
+        "userfaultfd": call(n["userfaultfd"], 0),
+        "io_uring": call(425, 8, buffer),
+        "kexec": call(n["kexec_load"], 0, 0, 0, 0),
+        "module": call(n["init_module"], 0, 0, text),
+        "open_by_handle": call(n["open_by_handle_at"], -100, buffer, 0),
+        "fanotify": call(n["fanotify_init"], 0, 0),
+        "syslog": call(n["syslog"], 10, 0, 0),
+        "memfd_secret": call(447, 0),
+        "reboot": call(n["reboot"], 0, 0, 0, 0),
+        "swapon": call(n["swapon"], text, 0),
+        "unknown": call(700),
+        "personality": call(n["personality"], 0x40000),
+        "settimeofday": call(n["settimeofday"], 0, 0),
+        "sethostname": call(n["sethostname"], text, 3),
+    }
 
 
 @trick
@@ -316,10 +382,23 @@ def socket_families():
         socket.socket(*kind).close()
         return "made"
 
-    closed = {"vsock": (40, 1, 0), "packet": (17, 3, 0), "alg": (38, 5, 0), "xdp": (44, 3, 0), "audit": (16, 3, 9), "can": (29, 3, 1),
-              "kobject": (16, 3, 15), "key": (15, 3, 2), "rds": (21, 5, 0), "raw": (2, 3, 1), "bluetooth": (31, 3, 1)}  # fmt: skip
+    closed = {
+        "vsock": (40, 1, 0),
+        "packet": (17, 3, 0),
+        "alg": (38, 5, 0),
+        "xdp": (44, 3, 0),
+        "audit": (16, 3, 9),
+        "kobject": (16, 3, 15),
+        "key": (15, 3, 2),
+        "rds": (21, 5, 0),
+        "raw": (2, 3, 1),
+        "bluetooth": (31, 3, 1),
+    }
     usual = {"unix": (1, 1, 0), "tcp": (2, 1, 0), "udp6": (10, 2, 0), "route": (16, 3, 0)}
-    return {"closed": {k: attempt(made, *v) for k, v in closed.items()}, "usual": {k: attempt(made, *v) for k, v in usual.items()}}
+    return {
+        "closed": {name: attempt(made, *kind) for name, kind in closed.items()},
+        "usual": {name: attempt(made, *kind) for name, kind in usual.items()},
+    }
 
 
 @trick
@@ -332,15 +411,18 @@ def foreign_calls():
         page.write(b"\xb8\x14\x00\x00\x00\xcd\x80\xc3")  # mov eax, 20; int 0x80; ret
         ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
 
-    return {"int 0x80": in_child(compatible), "x32": in_child(lambda: libc.syscall(ctypes.c_long(0x40000000 | 39)) and 0)}
+    def x32():
+        libc.syscall(ctypes.c_long(0x40000000 | 39))
+
+    return {"int 0x80": in_child(compatible), "x32": in_child(x32)}
 
 
 @trick
 def writing_system_files():
     new = ["/x", "/dev/x", "/etc/x", "/usr/x", "/usr/bin/x", "/home/x", "/var/x", "/proc/x"]
-    old = ["/etc/passwd", "/etc/hosts", "/usr/bin/env", "/lib/os-release", "/proc/1/oom_score_adj", "/dev/null/x"]
+    old = ["/etc/passwd", "/etc/hosts", "/usr/bin/env", "/lib/os-release"]
     found = {path: attempt(opened, path, os.O_CREAT | os.O_WRONLY) for path in new}
-    return found | {path: attempt(opened, path) for path in old if not path.endswith("oom_score_adj")}
+    return found | {path: attempt(opened, path) for path in old}
 
 
 @trick
@@ -351,16 +433,14 @@ def kernel_knowledge():
 
 @trick
 def set_id_bits():
-    def given(mode):
-        os.chmod("/project/program", mode)
-        return "given"
-
-    os.close(os.open("/project/program", os.O_CREAT | os.O_WRONLY, 0o755))
-    found = {f"{mode:o}": attempt(given, mode) for mode in (0o4755, 0o2755, 0o6755)}
-    found["created"] = attempt(lambda: os.close(os.open("/project/b", os.O_CREAT | os.O_WRONLY, 0o4755)) or "given")
-    found["capability"] = attempt(lambda: os.setxattr("/project/program", "security.capability", struct.pack("<5I", 0x2000001, 1, 0, 0, 0)) or "given")
-    found["owner"] = attempt(lambda: os.chown("/project/program", 12345, 12345) or "given")
-    return found
+    program = "/project/program"
+    os.close(os.open(program, os.O_CREAT | os.O_WRONLY, 0o755))
+    found = {f"{mode:o}": attempt(os.chmod, program, mode) for mode in (0o4755, 0o2755, 0o6755)}
+    found["created"] = attempt(os.open, "/project/b", os.O_CREAT | os.O_WRONLY, 0o4755)
+    raising = struct.pack("<5I", 0x2000001, 1, 0, 0, 0)
+    found["capability"] = attempt(os.setxattr, program, "security.capability", raising)
+    found["owner"] = attempt(os.chown, program, 12345, 12345)
+    return {name: value if isinstance(value, str) else "given" for name, value in found.items()}
 
 
 def until_refused(make, most):
@@ -429,7 +509,7 @@ def space_limits():
             os.close(fd)
             os.unlink(path)
 
-    return {folder: attempt(filled, folder) for folder in ("/dev/shm", "/run", "/tmp", "/home/agent")}
+    return {folder: attempt(filled, folder) for folder in ("/dev/shm", "/run")}
 
 
 print(json.dumps(RESULTS))

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 - a table: one case a line
 """What agents usually run works in a sandbox, and what cannot work by design fails clearly."""
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ print(base.execute("pragma journal_mode=wal").fetchone()[0])
 base.execute("create table t(x)"); base.execute("insert into t values(42)"); base.commit()
 print(sqlite3.connect("a.db").execute("select x from t").fetchone()[0])
 """
-THREADS = '#include <thread>\n#include <cstdio>\nint main(){std::thread t([]{puts("from a thread");});t.join();}'
+THREADS = (
+    '#include <thread>\n#include <cstdio>\nint main(){std::thread t([]{puts("from a thread");});t.join();}'
+)
 NODE_SERVER = """
 const http = require("http");
 const server = http.createServer((q, r) => r.end("ok")).listen(0, "127.0.0.1", () =>
@@ -160,3 +163,11 @@ def test_it_is_refused_by_design(starter: Any, case: Case) -> None:
     assert result["status"] == "completed", result
     assert result["exit_code"] != 0, result
     assert result["stderr"]["tail"] or result["stdout"]["tail"] or case.name == "names outside"
+
+
+def test_a_command_can_clean_up_at_its_deadline(starter: Any) -> None:
+    script = "trap 'echo cleaned up; exit 0' TERM; sleep 30 & wait"
+    result = starter.run("/bin/bash", "-c", script, options=["--timeout", "500ms", "--grace", "5s"])
+    assert result["status"] == "timeout"
+    assert result["stdout"]["tail"] == "cleaned up\n"
+    assert result["receipt"]["survivors"] == 0

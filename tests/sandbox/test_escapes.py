@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known ways out of a sandbox, tried from inside. The test plants what there is to find; nothing real is looked for."""
+"""Known ways out of a sandbox, tried from inside. The test plants all there is to find."""
 
 from __future__ import annotations
 
@@ -30,20 +30,31 @@ GRANTED = {"done", "opened", "seen", "connected", "made", "given", "told", "reso
 libc = ctypes.CDLL(None, use_errno=True)
 CALLS = {
     "x86_64": {
-        "unshare": 272, "clone": 56, "setns": 308, "ioctl": 16, "ptrace": 101, "process_vm_readv": 310, "mount": 165,
-        "umount2": 166, "pivot_root": 155, "chroot": 161, "add_key": 248, "request_key": 249, "keyctl": 250,
-        "bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "kexec_load": 246, "init_module": 175,
-        "open_by_handle_at": 304, "fanotify_init": 300, "syslog": 103, "reboot": 169, "swapon": 167,
+        "unshare": 272, "clone": 56, "setns": 308, "ioctl": 16, "ptrace": 101, "process_vm_readv": 310,
+        "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161, "add_key": 248, "request_key": 249,
+        "keyctl": 250, "bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "kexec_load": 246,
+        "init_module": 175, "open_by_handle_at": 304, "fanotify_init": 300, "syslog": 103, "reboot": 169,
+        "swapon": 167,
         "personality": 135, "settimeofday": 164, "sethostname": 170,
     },
     "aarch64": {
-        "unshare": 97, "clone": 220, "setns": 268, "ioctl": 29, "ptrace": 117, "process_vm_readv": 270, "mount": 40,
-        "umount2": 39, "pivot_root": 41, "chroot": 51, "add_key": 217, "request_key": 218, "keyctl": 219,
-        "bpf": 280, "perf_event_open": 241, "userfaultfd": 282, "kexec_load": 104, "init_module": 105,
-        "open_by_handle_at": 265, "fanotify_init": 262, "syslog": 116, "reboot": 142, "swapon": 224,
+        "unshare": 97, "clone": 220, "setns": 268, "ioctl": 29, "ptrace": 117, "process_vm_readv": 270,
+        "mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51, "add_key": 217, "request_key": 218,
+        "keyctl": 219, "bpf": 280, "perf_event_open": 241, "userfaultfd": 282, "kexec_load": 104,
+        "init_module": 105, "open_by_handle_at": 265, "fanotify_init": 262, "syslog": 116, "reboot": 142,
+        "swapon": 224,
         "personality": 92, "settimeofday": 170, "sethostname": 161,
     },
 }  # fmt: skip
+
+
+SECRET_NAMES = [
+    "DEADSTOP_TEST_CANARY",
+    "AWS_SECRET_ACCESS_KEY",
+    "GITHUB_TOKEN",
+    "SSH_AUTH_SOCK",
+    "npm_config__auth",
+]
 
 
 class Planted:
@@ -63,7 +74,7 @@ class Planted:
         (self.project / "planted-link").symlink_to(self.secret)
         self._sockets(stack)
         self._shared(stack)
-        self.environment = starter.environment(DEADSTOP_TEST_CANARY=self.canary)
+        self.environment = starter.environment(**dict.fromkeys(SECRET_NAMES, self.canary))
         sleeper = [*starter.prefix, "/usr/bin/sleep", "120"]
         self.bystander = subprocess.Popen(sleeper, env=self.environment, stdin=subprocess.DEVNULL)
         stack.callback(self.bystander.wait)
@@ -148,7 +159,8 @@ def granted(row: Row) -> list[str]:
 
 
 ROWS = [
-    "kernel_settings", "shadow_and_secrets", "devices", "namespaces", "other_processes_memory", "host_sockets",
+    "kernel_settings", "shadow_and_secrets", "devices", "namespaces", "other_processes_memory",
+    "host_sockets",
     "network", "mounting", "kernel_interfaces", "writing_system_files", "kernel_knowledge", "set_id_bits",
 ]  # fmt: skip
 
@@ -159,15 +171,19 @@ def test_nothing_is_granted(results: dict[str, Row], row: str) -> None:
     assert granted(tried) == []
 
 
-@pytest.mark.parametrize("row", ["same_root_everywhere", "environments_of_everybody", "memory_of_helpers_is_no_more_than_ours"])
+LEADS = ["same_root_everywhere", "environments_of_everybody", "memory_of_helpers_is_no_more_than_ours"]
+
+
+@pytest.mark.parametrize("row", LEADS)
 def test_other_processes_lead_nowhere(results: dict[str, Row], row: str) -> None:
     assert results[row] == []
 
 
-def test_the_environment_is_the_sandboxs_own(results: dict[str, Row]) -> None:
-    assert set(results["own_environment"]) <= {
-        "HOME", "LANG", "LC_CTYPE", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "USER",
-    }  # fmt: skip
+def test_the_environment_is_the_sandboxs_own(results: dict[str, Row], planted: Planted) -> None:
+    inside = results["own_environment"]
+    assert planted.canary not in "".join(inside.values())
+    assert not set(inside) & {*SECRET_NAMES, "PYTHONPATH"}
+    assert inside["HOME"] == "/home/agent"
 
 
 def test_only_the_three_standard_descriptors_arrive(results: dict[str, Row]) -> None:
@@ -178,8 +194,9 @@ def test_only_the_three_standard_descriptors_arrive(results: dict[str, Row]) -> 
 def test_no_output_is_a_file_of_the_host(results: dict[str, Row]) -> None:
     links = {link for link in results["descriptors_of_everybody"].values() if not link.startswith("/proc/")}
     assert links
-    strange = [link for link in links if not link.startswith(("pipe:", "anon_inode:", "socket:")) and link != "/dev/null"]
-    assert strange == []
+    assert [
+        link for link in links if not link.startswith(("pipe:", "anon_inode:", "socket:", "/dev/null"))
+    ] == []
 
 
 def test_no_way_to_root(results: dict[str, Row]) -> None:
@@ -241,7 +258,9 @@ def test_foreign_system_call_tables_kill(results: dict[str, Row]) -> None:
 
 
 def test_counts_are_bounded(results: dict[str, Row]) -> None:
-    processes, descriptors, inotify = (results[f"{name}_limit"] for name in ("process", "descriptor", "inotify"))
+    processes, descriptors, inotify = (
+        results[f"{name}_limit"] for name in ("process", "descriptor", "inotify")
+    )
     assert processes[1] == "EAGAIN"
     assert 16 <= processes[0] <= 70
     assert descriptors[1] == "EMFILE"
@@ -249,14 +268,34 @@ def test_counts_are_bounded(results: dict[str, Row]) -> None:
     assert inotify[0] <= 128
 
 
-def test_space_is_bounded(results: dict[str, Row]) -> None:
-    most = {"/dev/shm": 64, "/run": 1, "/tmp": 32, "/home/agent": 32}
+def test_with_net_the_hosts_network_is_shared(starter: Any, planted: Planted) -> None:
+    code = f"import socket; socket.create_connection(('127.0.0.1', {planted.port}), 5); print('connected')"
+    assert starter.output("/usr/bin/python3", "-I", "-c", code, options=["--net"]) == "connected\n"
+    assert starter.run("/usr/bin/python3", "-I", "-c", code)["exit_code"] == 1
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/home/agent"])
+def test_private_files_are_bounded(starter: Any, folder: str) -> None:
+    """The supervisor ends a sandbox whose private files are full, if the payload does not end first."""
+    fill = f"dd if=/dev/zero of={folder}/fill bs=1M count=256; ls -s --block-size=1M {folder}/fill; exit 7"
+    result = starter.run("/bin/sh", "-c", fill, options=["--disk", "32M"])
+    assert (result["status"], result["exit_code"]) in (("resource_limit", None), ("completed", 7)), result
+    if result["status"] == "resource_limit":
+        assert result["limit"]["which"] == "disk"
+    else:
+        assert int(result["stdout"]["tail"].split()[0]) <= 32
+
+
+def test_kernel_made_folders_are_bounded(results: dict[str, Row]) -> None:
+    most = {"/dev/shm": 64, "/run": 1}
     for folder, (mebibytes, why) in results["space_limits"].items():
         assert why in ("ENOSPC", "EFBIG", "EDQUOT"), folder
         assert mebibytes <= most[folder], folder
 
 
-def test_the_bound_folder_holds_no_set_id_file(results: dict[str, Row], starter: Any, planted: Planted) -> None:
+def test_the_bound_folder_holds_no_set_id_file(
+    results: dict[str, Row], starter: Any, planted: Planted
+) -> None:
     """Seen from the host: what the payload made belongs to the folder's owner and gives nobody any rights."""
     assert granted(results["set_id_bits"]) == []
     made = planted.project / "program"
@@ -271,7 +310,7 @@ def test_ending_the_holder_of_the_room_is_no_success(starter: Any) -> None:
     """The payload may end its own room. It must not end as completed, and nothing may be left."""
     code = "import os, signal, time\nfor pid in (2, 1): os.kill(pid, signal.SIGKILL)\ntime.sleep(40)"
     result = starter.run("/usr/bin/python3", "-I", "-c", code)
-    assert result["status"] not in ("completed", "timeout"), result
+    assert result["status"] in ("signaled", "crashed", "unknown"), result
     assert result["receipt"] is None or result["receipt"]["survivors"] == 0
 
 
@@ -294,7 +333,8 @@ time.sleep(1)
 """
     result = starter.run("/usr/bin/python3", "-I", "-c", code)
     assert result["receipt"] is None or result["receipt"]["survivors"] == 0
-    if result["status"] == "completed":
+    assert result["status"] in ("completed", "signaled", "crashed", "unknown"), result
+    if result["status"] == "completed":  # pid 1 could not be harmed
         assert result["exit_code"] == 0
         assert "alive" in result["stdout"]["tail"]
 
@@ -304,9 +344,11 @@ def test_private_files_do_not_outlive_their_sandbox(starter: Any) -> None:
     assert starter.output("/bin/sh", "-c", "ls -A /tmp ~ /dev/shm | grep left || echo clean") == "clean\n"
 
 
-def test_a_read_only_bind_is_read_only(starter: Any, planted: Planted, binding: Callable[..., list[str]]) -> None:
+def test_a_read_only_bind_is_read_only(
+    starter: Any, planted: Planted, binding: Callable[..., list[str]]
+) -> None:
     options = binding(planted.folder, "/data", writable=False)
-    script = "cat /data/secret; echo changed > /data/secret; touch /data/new; rm -f /data/secret; chmod 777 /data/secret"
+    script = "cd /data; cat secret; echo changed >secret; touch new; rm -f secret; chmod 7 secret"
     result = starter.run("/bin/sh", "-c", script, options=options)
     assert planted.canary in result["stdout"]["tail"]
     assert planted.secret.read_text() == planted.canary

@@ -138,8 +138,8 @@ def test_generated_etc_has_one_user_and_resolvers_only_with_net() -> None:
 STAGE = """
 set -e
 mount -t tmpfs -o size=16m,nr_inodes=2k,mode=0755 staging /mnt
-mkdir -m 0755 /mnt/home /mnt/b0
-mkdir -m 1777 /mnt/tmp
+mkdir -m 0755 /mnt/home /mnt/b0 /mnt/run
+mkdir -m 1777 /mnt/tmp /mnt/shm
 echo shown >/mnt/b0/file
 if [ "$1" != 0 ]; then chown -R "$1:$1" /mnt; fi
 cd /
@@ -190,8 +190,8 @@ def run_inside(kind: str, *command: str, **changes: object) -> subprocess.Comple
             os.close(fd)
 
 
-def python_inside(kind: str, code: str) -> str:
-    done = run_inside(kind, "/usr/bin/python3", "-I", "-c", code)
+def python_inside(kind: str, code: str, **changes: object) -> str:
+    done = run_inside(kind, "/usr/bin/python3", "-I", "-c", code, **changes)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -229,6 +229,20 @@ def test_writable_folders_end_at_their_size(kind: str) -> None:
     assert [line[1] for line in said] == ["ENOSPC"] * 6
     assert [int(line[2]) for line in said[:2]] == [1, 1]
     assert all(8 <= int(line[2]) <= 16 for line in said[2:])
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("folder", ["/dev/shm", "/run", "/tmp"])
+def test_a_staged_folder_is_bounded_in_files_too(kind: str, folder: str) -> None:
+    code = f"""
+import errno, os
+try:
+    for made in range(5000): os.close(os.open("{folder}/%d" % made, os.O_CREAT | os.O_WRONLY))
+except OSError as error: print(made, errno.errorcode[error.errno])
+"""
+    made, why = python_inside(kind, code, shm="/mnt/shm", run="/mnt/run").split()
+    assert (why, 1000 < int(made) <= 2048) == ("ENOSPC", True)
 
 
 @ROOT_ONLY

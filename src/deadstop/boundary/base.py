@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
+from .. import wire
 from . import payload
 from .init import MESSAGE_BYTES
 from .limits import Applied
@@ -43,7 +44,9 @@ class Boundary:
         self.methods: list[str] = []
         self.facts: dict[str, object] = {}
         self._gone: Gone | None = None
-        self.lifeline, self._inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self.lifeline, self._inner = socket.socketpair(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
+        )
         self.lifeline.setblocking(False)
         try:
             self.pid, self.exit_fd = self._launch()
@@ -114,7 +117,7 @@ class Boundary:
     def receive(self) -> tuple[tuple[object, ...], list[int]] | None:
         """The next message of init with its descriptors; ((),[]) at end-of-file; None when there is none now."""
         try:
-            data, fds, _, _ = socket.recv_fds(self.lifeline, MESSAGE_BYTES, 4)
+            data, fds = wire.receive_fds(self.lifeline, MESSAGE_BYTES, 4)
         except BlockingIOError:
             return None
         except OSError:
@@ -156,4 +159,3 @@ def _is_zombie(pid: int) -> bool:
             return file.read(1024).rpartition(b") ")[2][:1] == b"Z"
     except OSError:
         return True
-

@@ -18,7 +18,9 @@ CONTROLLERS = ("memory", "pids", "cpu")
 _V2_LIMIT_FILES = {"memory": "memory.max", "pids": "pids.max", "cpu": "cpu.max"}
 _V1_LIMIT_FILES = {"memory": "memory.limit_in_bytes", "pids": "pids.max", "cpu": "cpu.cfs_quota_us"}
 _CPU_PERIOD_US = 100_000
-_SWEEP_AFTER_S = 60.0  # a group this young may belong to a supervisor in a pid namespace that we cannot see into
+_SWEEP_AFTER_S = (
+    60.0  # a group this young may belong to a supervisor in a pid namespace that we cannot see into
+)
 
 
 def denied() -> set[str]:
@@ -103,7 +105,9 @@ class Hierarchies:
     def enforces(self, name: str) -> bool:
         return name in self.v1 or name in self.v2_controllers
 
-    def create(self, *, memory: int | None = None, pids: int | None = None, cpus: float | None = None) -> Group:
+    def create(
+        self, *, memory: int | None = None, pids: int | None = None, cpus: float | None = None
+    ) -> Group:
         """A group with these limits. What could not be set is absent from `Group.enforced`."""
         self._count += 1
         name = f"{self._tag}{self._count}"
@@ -136,7 +140,9 @@ class Group:
             if controller == "memory":
                 write(f"{folder}/memory.memsw.limit_in_bytes", text)  # absent without swap accounting
         elif in_v2 and self.v2:
-            text = f"{int(value * _CPU_PERIOD_US)} {_CPU_PERIOD_US}" if controller == "cpu" else str(int(value))
+            text = (
+                f"{int(value * _CPU_PERIOD_US)} {_CPU_PERIOD_US}" if controller == "cpu" else str(int(value))
+            )
             done = write(f"{self.v2}/{_V2_LIMIT_FILES[controller]}", text)
             if controller == "memory":
                 write(f"{self.v2}/memory.swap.max", "0")
@@ -222,7 +228,9 @@ def _usable(folders: list[str]) -> str | None:
         trial = _make(f"{folder}/{PREFIX}{os.getpid()}-{_start_time(os.getpid())}-probe")
         if trial is None:
             continue
-        writable = os.access(f"{trial}/cgroup.procs", os.W_OK) and os.access(f"{folder}/cgroup.procs", os.W_OK)
+        writable = os.access(f"{trial}/cgroup.procs", os.W_OK) and os.access(
+            f"{folder}/cgroup.procs", os.W_OK
+        )
         os.rmdir(trial)
         if writable:
             return folder

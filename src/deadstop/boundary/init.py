@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
+from .. import wire
 from . import payload, syscalls
 from .reaper import drain, terminate_descendants
 
@@ -96,7 +97,7 @@ class Init:
 
     def receive(self) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(self.lifeline, MESSAGE_BYTES, 8)
+            data, fds = wire.receive_fds(self.lifeline, MESSAGE_BYTES, 8)
         except OSError:
             data, fds = b"", []
         if not data:
@@ -166,7 +167,9 @@ class Init:
 
     def end_everything(self) -> NoReturn:
         if self.is_pid1:
-            os._exit(LIFELINE_LOST)  # the kernel kills and collects the whole namespace before this pid can be waited for
+            os._exit(
+                LIFELINE_LOST
+            )  # the kernel kills and collects the whole namespace before this pid can be waited for
         drain()
         os._exit(0)
 

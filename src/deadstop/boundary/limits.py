@@ -53,7 +53,11 @@ def apply(limits: Limits, level: str, hierarchies: Hierarchies, *, user_namespac
     _cpus(limits, enforced, applied)
     _disk(limits, level, applied)
     if level == "sandbox":
-        applied.rlimits += [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, 4096), (resource.RLIMIT_MEMLOCK, 65536)]
+        applied.rlimits += [
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_NOFILE, 4096),
+            (resource.RLIMIT_MEMLOCK, 65536),
+        ]
     return applied
 
 
@@ -71,9 +75,15 @@ def _memory(limits: Limits, enforced: set[str], applied: Applied) -> None:
         return
     if "memory" in enforced:
         applied.report(limits, "memory", "cgroup")
+    elif "memory" in limits.defaulted:
+        applied.report(
+            limits, "memory", "none"
+        )  # RLIMIT_AS would break programs that only reserve much (Java, node)
     else:
         applied.rlimits.append((resource.RLIMIT_AS, limits.memory))
-        weaker = "no cgroup with a memory controller: address space of each single process instead (RLIMIT_AS)"
+        weaker = (
+            "no cgroup with a memory controller: address space of each single process instead (RLIMIT_AS)"
+        )
         applied.report(limits, "memory", "rlimit", weaker)
 
 
@@ -88,10 +98,14 @@ def _pids(limits: Limits, level: str, enforced: set[str], applied: Applied, user
         applied.report(limits, "pids", "rlimit")
     elif os.geteuid() != 0:
         applied.rlimits.append((resource.RLIMIT_NPROC, _own_processes() + limits.pids))
-        weaker = "no cgroup with a pids controller: counted over all processes of this user instead (RLIMIT_NPROC)"
+        weaker = (
+            "no cgroup with a pids controller: counted over all processes of this user instead (RLIMIT_NPROC)"
+        )
         applied.report(limits, "pids", "rlimit", weaker)
     else:
-        applied.report(limits, "pids", "none", "no cgroup with a pids controller, and root is exempt from RLIMIT_NPROC")
+        applied.report(
+            limits, "pids", "none", "no cgroup with a pids controller, and root is exempt from RLIMIT_NPROC"
+        )
 
 
 def _own_processes() -> int:

@@ -82,6 +82,8 @@ def bwrap_arguments(
     filter_fds: Sequence[int],
     shm_bytes: int,
     uid: int = 1000,
+    shm: str | None = None,
+    run: str | None = None,
 ) -> list[str]:
     """Return bubblewrap's arguments for one sandbox, without the program and without the command.
 
@@ -90,13 +92,18 @@ def bwrap_arguments(
     all of them. Binds are mounted in the order given, so a later one may lie inside an earlier one. With
     `net` the sandbox keeps the network namespace bubblewrap is started in. The command bubblewrap starts
     has an empty environment; bubblewrap itself needs one too, because /proc/1/environ shows it inside.
+
+    `shm` (mode 1777) and `run` are folders for /dev/shm and /run, bounded by the caller like `home`. Without
+    them both are mounts of their own, bounded in bytes but not in files: bubblewrap has no option for that.
     """
     arguments = _namespaces(net, uid)
     arguments += _system("/")
     arguments += _proc("/proc")
-    arguments += _dev(shm_bytes)
+    arguments += _dev(shm_bytes, shm)
     arguments += _etc("/etc", etc_files)
-    arguments += ["--perms", "0755", "--size", str(_RUN_BYTES), "--tmpfs", "/run"]
+    arguments += (
+        ["--bind", run, "/run"] if run else ["--perms", "0755", "--size", str(_RUN_BYTES), "--tmpfs", "/run"]
+    )
     arguments += ["--perms", "0755", "--dir", "/home", "--perms", "0755", "--dir", "/var"]
     arguments += ["--symlink", "../tmp", "/var/tmp", "--symlink", "../run", "/var/run"]
     arguments += ["--bind", tmp, "/tmp", "--bind", home, HOME]
@@ -161,9 +168,9 @@ def _proc(host_proc: str) -> list[str]:
     return [*arguments, "--ro-bind", "/proc/sys", "/proc/sys"]
 
 
-def _dev(shm_bytes: int) -> list[str]:
-    shm = ["--perms", "1777", "--size", str(shm_bytes), "--tmpfs", "/dev/shm"]
-    return ["--dev", "/dev", *shm, "--remount-ro", "/dev"]
+def _dev(shm_bytes: int, shm: str | None) -> list[str]:
+    own = ["--perms", "1777", "--size", str(shm_bytes), "--tmpfs", "/dev/shm"]
+    return ["--dev", "/dev", *(["--bind", shm, "/dev/shm"] if shm else own), "--remount-ro", "/dev"]
 
 
 def _etc(host_etc: str, etc_files: Mapping[str, int]) -> list[str]:

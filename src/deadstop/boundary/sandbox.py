@@ -26,6 +26,7 @@ import socket
 import stat
 from typing import NoReturn
 
+from .. import wire
 from ..errors import BoundaryUnavailable
 from . import payload, seccomp, syscalls
 from .init import SetUpFailed, seal
@@ -120,13 +121,19 @@ class SandboxBoundary(ProcessBoundary):
         size = self.applied.private_disk or (1 << 30)
         options = f"size={size},nr_inodes={max(1024, size // 8192)},mode=711"
         syscalls.mount("deadstop", self.staging, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
-        for name, mode in (("home", 0o755), ("tmp", 0o1777)):
+        for name, mode in (("home", 0o755), ("tmp", 0o1777), ("shm", 0o1777), ("run", 0o755)):
             os.mkdir(f"{self.staging}/{name}")
             os.chmod(f"{self.staging}/{name}", mode)
-            os.chown(f"{self.staging}/{name}", self.inside_host_uid, self.inside_host_uid if self.uid == 0 else self.gid)
+            os.chown(
+                f"{self.staging}/{name}",
+                self.inside_host_uid,
+                self.inside_host_uid if self.uid == 0 else self.gid,
+            )
         if self.uid != 0:
             return remarks, list(self.binds)
-        return remarks, [self._attach(number, *pair) for number, pair in enumerate(zip(self.binds, mounts, strict=True))]
+        return remarks, [
+            self._attach(number, *pair) for number, pair in enumerate(zip(self.binds, mounts, strict=True))
+        ]
 
     def _mapped(self, bind: Bind, remarks: list[str]) -> int:
         mount = syscalls.clone_mount(bind.source)
@@ -135,7 +142,9 @@ class SandboxBoundary(ProcessBoundary):
         try:
             syscalls.map_mount_owner(mount, namespace)
         except OSError as problem:
-            remarks.append(f"{bind.source}: its file system cannot map owners ({problem.strerror}): files keep their owner")
+            remarks.append(
+                f"{bind.source}: its file system cannot map owners ({problem.strerror}): files keep their owner"
+            )
         finally:
             os.close(namespace)
         return mount
@@ -163,7 +172,9 @@ class SandboxBoundary(ProcessBoundary):
             os.close(fd)
         ready, _, _ = select.select([answer], [], [], 30)
         if not ready or not os.read(answer, 1):
-            said = os.read(complaints, 4096).decode("utf-8", "replace").strip() if ready else "no answer in 30 s"
+            said = (
+                os.read(complaints, 4096).decode("utf-8", "replace").strip() if ready else "no answer in 30 s"
+            )
             raise SetUpFailed(errno.EPERM, said or "bubblewrap ended without a word")
         os.close(complaints)
         os.close(answer)
@@ -180,6 +191,7 @@ class SandboxBoundary(ProcessBoundary):
             arguments = bwrap_arguments(
                 home=f"{self.staging}/home", tmp=f"{self.staging}/tmp", binds=binds, net=self.net, etc_files=etc,
                 filter_fds=programs, shm_bytes=SHM_BYTES, uid=INSIDE_UID,
+                shm=f"{self.staging}/shm", run=f"{self.staging}/run",
             )  # fmt: skip
             listed = _memory_file(b"\0".join(os.fsencode(word) for word in arguments) + b"\0")
             for target, fd in enumerate(stdio):
@@ -205,13 +217,19 @@ class SandboxBoundary(ProcessBoundary):
 
     def _be_agent(self, orders: socket.socket, holder: int) -> NoReturn:
         try:
-            namespaces = {name: os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY) for name in (*_NAMESPACES, "user")}
+            namespaces = {
+                name: os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY) for name in (*_NAMESPACES, "user")
+            }
+            shared = {name for name, fd in namespaces.items() if _is_own(name, fd)}  # the network, with --net
             if self.uid == 0:
                 _become(self.inside_host_uid)
             owner = fcntl.ioctl(namespaces["mnt"], syscalls.NS_GET_USERNS)
-            syscalls.setns(owner)  # bubblewrap's outer user namespace owns the others; the payload's lies inside it
+            syscalls.setns(
+                owner
+            )  # bubblewrap's outer user namespace owns the others; the payload's lies inside it
             for name in (*_NAMESPACES, "user"):
-                syscalls.setns(namespaces[name])
+                if name not in shared:
+                    syscalls.setns(namespaces[name])
             syscalls.drop_capabilities(bounding=True)
             seal(orders.fileno(), "deadstop-agent", set())
             orders.send(b"joined")
@@ -221,7 +239,7 @@ class SandboxBoundary(ProcessBoundary):
             os._exit(125)
 
     def _fork_one(self, orders: socket.socket) -> None:
-        word, fds, _, _ = socket.recv_fds(orders, 16, 8)
+        word, fds = wire.receive_fds(orders, 16, 8)
         if not word:
             os._exit(0)
         spec, error_fd, stdio = fds[0], fds[1], fds[2:]
@@ -247,23 +265,32 @@ def find_bwrap(path: str | None = None) -> str:
         candidate = os.path.join(folder, "bwrap")
         if folder.startswith("/") and os.access(candidate, os.X_OK):
             return candidate
-    raise BoundaryUnavailable("sandbox", "bubblewrap (bwrap) is not installed", "install the package `bubblewrap`")
+    raise BoundaryUnavailable(
+        "sandbox", "bubblewrap (bwrap) is not installed", "install the package `bubblewrap`"
+    )
 
 
 def _filters() -> list[bytes]:
     try:
         return seccomp.filters()
     except LookupError as problem:
-        raise BoundaryUnavailable("sandbox", str(problem), "use the process level, or build a filter") from None
+        raise BoundaryUnavailable(
+            "sandbox", str(problem), "use the process level, or build a filter"
+        ) from None
 
 
 def _staging_place(binds: tuple[Bind, ...]) -> str:
     sources = [os.path.realpath(bind.source) for bind in binds]
     for place in STAGING_PLACES:
-        clash = any(source == place or source.startswith(place + "/") or place.startswith(source + "/") for source in sources)
+        clash = any(
+            source == place or source.startswith(place + "/") or place.startswith(source + "/")
+            for source in sources
+        )
         if os.path.isdir(place) and not os.path.islink(place) and not clash:
             return place
-    raise BoundaryUnavailable("sandbox", f"no folder to mount private files on ({', '.join(STAGING_PLACES)})", "make /mnt")
+    raise BoundaryUnavailable(
+        "sandbox", f"no folder to mount private files on ({', '.join(STAGING_PLACES)})", "make /mnt"
+    )
 
 
 def _memory_file(data: bytes) -> int:
@@ -271,6 +298,10 @@ def _memory_file(data: bytes) -> int:
     os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
+
+
+def _is_own(name: str, fd: int) -> bool:
+    return os.path.samestat(os.fstat(fd), os.stat(f"/proc/self/ns/{name}"))
 
 
 def _become(uid: int) -> None:

@@ -21,7 +21,9 @@ class SubreaperBoundary(Boundary):
     """Kill by repeated sweeps. The reaper process exits with 0 only after it saw that no child is left."""
 
     level = "process"
-    weaker = ("no namespaces on this host: killed by repeated sweeps below a subreaper (proof subreaper_drained)",)
+    weaker = (
+        "no namespaces on this host: killed by repeated sweeps below a subreaper (proof subreaper_drained)",
+    )
 
     def _launch(self) -> tuple[int, int]:
         syscalls.become_subreaper()  # of last resort: see `adopted`

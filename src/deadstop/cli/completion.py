@@ -11,7 +11,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, help="for example: eval \"$(deadstop completion bash)\"")
+    parser.add_argument("shell", choices=SHELLS, help='for example: eval "$(deadstop completion bash)"')
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,15 @@ from typing import Any
 
 from .. import clock
 from ..errors import BoundaryUnavailable, UsageError
-from ..executor.prepare import DEFAULT, DEFAULT_TIMEOUT_S, Options, Prepared, over_before_start, prepare, refused
+from ..executor.prepare import (
+    DEFAULT,
+    DEFAULT_TIMEOUT_S,
+    Options,
+    Prepared,
+    over_before_start,
+    prepare,
+    refused,
+)
 from ..results import Status, ToolResult
 from ..supervisor.call import Call
 from ..supervisor.engine import Engine
@@ -39,8 +47,19 @@ def _time_options(group: Any) -> None:
     add = group.add_argument
     add("--timeout", type=_duration, default=DEFAULT, metavar="TIME",
         help=f"end it after this long (default: {DEFAULT_TIMEOUT_S:g}s; none: no limit)")  # fmt: skip
-    add("--idle-timeout", type=_duration, metavar="TIME", help="end it after this long without output (default: none)")
-    add("--grace", type=_grace, default=0.5, metavar="TIME", help="from SIGTERM to SIGKILL (default: 0.5s; 0: kill at once)")
+    add(
+        "--idle-timeout",
+        type=_duration,
+        metavar="TIME",
+        help="end it after this long without output (default: none)",
+    )
+    add(
+        "--grace",
+        type=_grace,
+        default=0.5,
+        metavar="TIME",
+        help="from SIGTERM to SIGKILL (default: 0.5s; 0: kill at once)",
+    )
     add("--on-input-wait", choices=("wait", "kill"), default="wait",
         help="what to do when it waits for input that cannot come (default: wait, until the limit)")  # fmt: skip
 
@@ -50,32 +69,83 @@ def _place_options(group: Any) -> None:
     add("--isolation", default="process", metavar="LEVEL",
         help="process: killed as a whole, with your files and network (default). sandbox: confined, too")  # fmt: skip
     add("--cwd", metavar="DIR", help="working folder; in a sandbox a path inside")
-    add("--env", action="append", default=[], metavar="NAME[=VALUE]", help="set a variable, or pass yours on (repeatable)")
+    add(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="set a variable, or pass yours on (repeatable)",
+    )
     add("--clear-env", action="store_true", help="do not inherit the environment (a sandbox never does)")
     add("--no-env-defaults", dest="env_defaults", action="store_false",
         help="do not set PYTHONUNBUFFERED, CI, GIT_TERMINAL_PROMPT and the like")  # fmt: skip
-    add("--net", action="store_true", help="sandbox: share this host's network, loopback included (default: no network)")
-    add("--bind", action="append", default=[], metavar="SRC[:DST]", help="sandbox: show a path, writable (repeatable)")
-    add("--ro-bind", action="append", default=[], metavar="SRC[:DST]", help="sandbox: show a path read-only (repeatable)")
-    add("--no-bind-cwd", dest="bind_cwd", action="store_false", help="sandbox: do not show the current folder")
-    add("--check", action="store_true", help="check the options and this host, say what would hold, and start nothing")
+    add(
+        "--net",
+        action="store_true",
+        help="sandbox: share this host's network, loopback included (default: no network)",
+    )
+    add(
+        "--bind",
+        action="append",
+        default=[],
+        metavar="SRC[:DST]",
+        help="sandbox: show a path, writable (repeatable)",
+    )
+    add(
+        "--ro-bind",
+        action="append",
+        default=[],
+        metavar="SRC[:DST]",
+        help="sandbox: show a path read-only (repeatable)",
+    )
+    add(
+        "--no-bind-cwd", dest="bind_cwd", action="store_false", help="sandbox: do not show the current folder"
+    )
+    add(
+        "--check",
+        action="store_true",
+        help="check the options and this host, say what would hold, and start nothing",
+    )
 
 
 def _limit_options(group: Any) -> None:
     add = group.add_argument
-    add("--memory", type=_size, default=DEFAULT, metavar="SIZE", help="memory of all its processes (sandbox default: 2G)")
-    add("--pids", type=_count, default=DEFAULT, metavar="N", help="number of processes (default: 4096; sandbox: 512)")
+    add(
+        "--memory",
+        type=_size,
+        default=DEFAULT,
+        metavar="SIZE",
+        help="memory of all its processes (sandbox default: 2G)",
+    )
+    add(
+        "--pids",
+        type=_count,
+        default=DEFAULT,
+        metavar="N",
+        help="number of processes (default: 4096; sandbox: 512)",
+    )
     add("--cpus", type=_number, metavar="N", help="processors it may use, such as 0.5 (default: all)")
     add("--disk", type=_size, default=DEFAULT, metavar="SIZE",
         help="sandbox: its private files (default: 1G); process: each single file")  # fmt: skip
-    add("--output-limit", type=_size, metavar="SIZE", help="end it when it printed more than this (default: no limit)")
+    add(
+        "--output-limit",
+        type=_size,
+        metavar="SIZE",
+        help="end it when it printed more than this (default: no limit)",
+    )
 
 
 def _output_options(group: Any) -> None:
     add = group.add_argument
     add("--stdin", action="store_true", help="give it this command's stdin (default: closed)")
     add("--tty", action="store_true", help="give it a terminal of its own")
-    add("--tail", type=_size, default=65536, metavar="SIZE", help="how much of the end of each stream to keep (default: 64K)")
+    add(
+        "--tail",
+        type=_size,
+        default=65536,
+        metavar="SIZE",
+        help="how much of the end of each stream to keep (default: 64K)",
+    )
     add("--json", action="store_true", help="print the result as one JSON object instead of the output")
     add("--quiet", action="store_true", help="print nothing but deadstop's own errors")
     add("--evidence-path", action="append", default=[], metavar="FILE",
@@ -130,7 +200,9 @@ class Session:
             return refused(prepared.command, "policy", str(problem))
         cwd = os.open(prepared.cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if prepared.cwd else None
         stdin = 0 if self.arguments.stdin and not prepared.command.tty else None
-        self.call = engine.start(room, prepared.command, stdin, cwd, self._done, owns_room=True, sink=self.streams)
+        self.call = engine.start(
+            room, prepared.command, stdin, cwd, self._done, owns_room=True, sink=self.streams
+        )
         relay = self._relay_terminal()
         try:
             engine.run(lambda: self.result is not None)
@@ -264,5 +336,3 @@ def _number(text: str) -> float | None:
         number = text
     value: float | None = _argument(lambda _: clock.check_limit("cpus", number), text)
     return value
-
-

@@ -48,7 +48,9 @@ def environment(
         value = os.environ.get(name) if given is None else given
         if value is not None:
             if not isinstance(value, str) or "\0" in value:
-                raise UsageError(f"env: the value of {name} must be text without NUL bytes, not {value!r:.60}")
+                raise UsageError(
+                    f"env: the value of {name} must be text without NUL bytes, not {value!r:.60}"
+                )
             env[name] = value
     return env
 

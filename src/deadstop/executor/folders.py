@@ -25,7 +25,9 @@ def sandbox_binds(
     wanted: dict[str, tuple[str, bool]] = {}
     if current is not None:
         if current in SYSTEM_FOLDERS:
-            raise UsageError(f"a sandbox cannot be given {current} as its current folder: change to a project's folder")
+            raise UsageError(
+                f"a sandbox cannot be given {current} as its current folder: change to a project's folder"
+            )
         wanted[current] = (current, True)
     for texts, writable in ((ro_bind, False), (bind, True)):
         for text in texts:
@@ -81,4 +83,8 @@ def _python_home(folder: str) -> str | None:
 def _outside_usr(home: str) -> list[str]:
     """The interpreter's folders, as named and as they really are, where /usr does not show them already."""
     prefixes = dict.fromkeys([os.path.dirname(home), os.path.dirname(os.path.realpath(home))])
-    return [path for path in prefixes if path not in SYSTEM_FOLDERS and not path.startswith("/usr/") and os.path.isdir(path)]
+    return [
+        path
+        for path in prefixes
+        if path not in SYSTEM_FOLDERS and not path.startswith("/usr/") and os.path.isdir(path)
+    ]

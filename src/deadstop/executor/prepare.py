@@ -79,21 +79,33 @@ def prepare_place(options: Options) -> tuple[Place, dict[str, str]]:
         for name in ("bind", "ro_bind", "net"):
             if getattr(options, name):
                 flag = "--" + name.replace("_", "-")
-                raise UsageError(f"{flag} has a meaning only with isolation sandbox: process has the caller's own")
+                raise UsageError(
+                    f"{flag} has a meaning only with isolation sandbox: process has the caller's own"
+                )
         return Place("process", limits), {}
     current = os.getcwd() if options.bind_cwd else None
     binds, python = sandbox_binds(current, tuple(options.bind), tuple(options.ro_bind))
     return Place("sandbox", limits, options.net, tuple(binds)), python
 
 
-def prepare(argv: Sequence[str], options: Options, *, stdin: str, size: tuple[int, int] | None = None) -> Prepared:
+def prepare(
+    argv: Sequence[str], options: Options, *, stdin: str, size: tuple[int, int] | None = None
+) -> Prepared:
     """Check everything and compose the command. Raises UsageError (InvalidLimit) with one line. Starts nothing."""
     place, python = prepare_place(options)
-    return Prepared(prepare_command(argv, options, place, python, stdin=stdin, size=size), place, _host_cwd(options))
+    return Prepared(
+        prepare_command(argv, options, place, python, stdin=stdin, size=size), place, _host_cwd(options)
+    )
 
 
 def prepare_command(
-    argv: Sequence[str], options: Options, place: Place, python: dict[str, str], *, stdin: str, size: tuple[int, int] | None
+    argv: Sequence[str],
+    options: Options,
+    place: Place,
+    python: dict[str, str],
+    *,
+    stdin: str,
+    size: tuple[int, int] | None,
 ) -> Command:
     words = check_argv(argv)
     given = not isinstance(options.timeout, Default)
@@ -104,7 +116,11 @@ def prepare_command(
         place.isolation, dict(options.env or {}), clear=options.clear_env,
         defaults=options.env_defaults and not options.tty, python=python,
     )  # fmt: skip
-    grace = 0.0 if options.grace == 0 and not isinstance(options.grace, bool) else clock.check_limit("grace", options.grace)
+    grace = (
+        0.0
+        if options.grace == 0 and not isinstance(options.grace, bool)
+        else clock.check_limit("grace", options.grace)
+    )
     end, hard_end, limit = deadlines.resolve(timeout, "given" if given else "default")
     if end is not None:
         env[deadlines.VARIABLE] = f"{end:.6f}"
@@ -142,7 +158,9 @@ def check_isolation(value: object) -> str:
 def check_argv(argv: Sequence[str]) -> tuple[str, ...]:
     """A list of words, none of them larger than the kernel takes."""
     if isinstance(argv, str | bytes):
-        raise UsageError("the command must be a list of words, not one string; for a shell: ['bash', '-c', '...']")
+        raise UsageError(
+            "the command must be a list of words, not one string; for a shell: ['bash', '-c', '...']"
+        )
     words = tuple(os.fspath(word) if isinstance(word, os.PathLike) else word for word in argv)
     if not words or words[0] == "":
         raise UsageError("the command is empty: give a program and its arguments")
@@ -154,7 +172,9 @@ def check_argv(argv: Sequence[str]) -> tuple[str, ...]:
         size = len(os.fsencode(word))
         if size > MAX_ARGUMENT_BYTES:
             allowed = f"the kernel allows {MAX_ARGUMENT_BYTES} for one"
-            raise UsageError(f"the command's word {number} has {size} bytes, {allowed}: pass it in a file or on stdin")
+            raise UsageError(
+                f"the command's word {number} has {size} bytes, {allowed}: pass it in a file or on stdin"
+            )
     return words
 
 
@@ -224,4 +244,3 @@ def over_before_start(command: Command) -> ToolResult | None:
     if command.deadline is None or command.deadline > clock.monotonic():
         return None
     return refused(command, "deadline_over", "its deadline was over before it could start")
-

@@ -28,7 +28,9 @@ from .report import Record, build
 if TYPE_CHECKING:
     from .room import Room
 
-EVIDENCE_S = 0.08  # evidence begins this long before a time limit, and an unforeseen end waits this long for it
+EVIDENCE_S = (
+    0.08  # evidence begins this long before a time limit, and an unforeseen end waits this long for it
+)
 TICK_S = 0.05  # how often the counters of memory and disk are looked at
 STATUS_LOST_S = 0.5  # how long after the first process ended its exit status may take to be reported
 
@@ -50,7 +52,9 @@ class Call:
         self.loop, self.room, self.number, self.command = loop, room, number, command
         self.owns_room, self.done = owns_room, done
         self.stdio: list[int] | None = stdio
-        self.record = Record(command, started=clock.monotonic(), started_at=clock.now_iso(), gap_before=loop.gap_s)
+        self.record = Record(
+            command, started=clock.monotonic(), started_at=clock.now_iso(), gap_before=loop.gap_s
+        )
         self.last_output = self.record.started
         self.leader = 0
         self.leader_fd = -1
@@ -182,7 +186,11 @@ class Call:
         self.last_output = clock.monotonic()
         self.record.flow(self.last_output, size)
         limit = self.command.output_limit
-        if limit is not None and not self.record.status and sum(pump.tail.total for pump in self.pumps) > limit:
+        if (
+            limit is not None
+            and not self.record.status
+            and sum(pump.tail.total for pump in self.pumps) > limit
+        ):
             self.stop(Status.RESOURCE_LIMIT, limit=FiredLimit("output", None, "given"), grace=0)
 
     def resume_output(self) -> None:
@@ -275,7 +283,11 @@ class Call:
     def _kill(self) -> None:
         if self.phase is Phase.KILLING:
             return
-        members = self.room.boundary.members(limit=64) if self.record.processes == 0 or self.phase is Phase.GRACE else []
+        members = (
+            self.room.boundary.members(limit=64)
+            if self.record.processes == 0 or self.phase is Phase.GRACE
+            else []
+        )
         self.record.processes = max(self.record.processes, len(members))
         self.record.escalated = self.phase is Phase.GRACE and bool(members)
         self.phase, self.phase_due = Phase.KILLING, None
@@ -325,8 +337,10 @@ class Call:
             self.stop(Status.UNKNOWN, grace=0, wait=False)
 
     def _boundary_lost(self) -> None:
-        """The process that held the boundary ended though nobody killed it: with it everything inside."""
-        if self.room.failed:
+        """The boundary ended and this call did not ask for it: killed for another call, or its holder died."""
+        if self.room.kill_at is not None:
+            self.decide(Status.CANCELLED, reason="shutdown")
+        elif self.room.failed:
             self.record.setup_failed = self.room.failed
             self.decide(Status.REFUSED, reason="policy")
         elif self.room.boundary.applied.group and self.room.boundary.applied.group.out_of_memory_kills():
@@ -363,4 +377,3 @@ def _pid_of(pidfd: int) -> int:
             if line.startswith("Pid:"):
                 return max(0, int(line.split()[1]))
     return 0
-

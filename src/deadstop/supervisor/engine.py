@@ -84,5 +84,3 @@ def _channels(command: Command, stdin: int | None) -> tuple[list[int], list[tupl
     out_read, out_write = os.pipe2(os.O_CLOEXEC)
     err_read, err_write = os.pipe2(os.O_CLOEXEC)
     return [source, out_write, err_write], [("stdout", out_read), ("stderr", err_read)]
-
-

@@ -58,7 +58,9 @@ class Loop:
             table.pop(fd, None)
         else:
             table[fd] = callback
-        events = (select.EPOLLIN if fd in self._readers else 0) | (select.EPOLLOUT if fd in self._writers else 0)
+        events = (select.EPOLLIN if fd in self._readers else 0) | (
+            select.EPOLLOUT if fd in self._writers else 0
+        )
         if events and known:
             self._poll.modify(fd, events)
         elif events:

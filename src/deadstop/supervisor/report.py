@@ -230,7 +230,9 @@ def _hint(record: Record, evidence: Evidence | None) -> str | None:
 def _effect(call: Call) -> str:
     boundary = call.room.boundary
     confined = boundary.level == "sandbox"
-    open_to_world = getattr(boundary, "net", True) or any(bind.writable for bind in getattr(boundary, "binds", ()))
+    open_to_world = getattr(boundary, "net", True) or any(
+        bind.writable for bind in getattr(boundary, "binds", ())
+    )
     return "none" if confined and not open_to_world else "undeclared"
 
 

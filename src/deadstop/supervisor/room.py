@@ -26,7 +26,9 @@ REAPER_S = 2.0  # how long a reaper without a namespace may take before the supe
 class Room:
     """One boundary and who is in it. `on_message` and `on_gone` are set by the engine."""
 
-    def __init__(self, loop: Loop, boundary: Boundary, children: set[int], reopen: Callable[[], Boundary] | None) -> None:
+    def __init__(
+        self, loop: Loop, boundary: Boundary, children: set[int], reopen: Callable[[], Boundary] | None
+    ) -> None:
         self.loop, self.boundary, self.children, self._reopen = loop, boundary, children, reopen
         self.listeners: dict[int, Callable[[tuple[object, ...], list[int]], None]] = {}
         self.waiting: list[Callable[[], None]] = []
@@ -137,11 +139,10 @@ class Room:
             self._bound.cancel()
         self.gone, self.gone_at = gone, clock.monotonic()
         self.loop.unwatch(self.boundary.lifeline.fileno())
-        if self.kill_at is None:
-            self._tell(("gone",))
         waiting, self.waiting = self.waiting, []
         for tell in waiting:
             tell()
+        self._tell(("gone",))  # to those who did not ask for it
         if gone.proof != "none":
             self.boundary.close()
 
@@ -169,4 +170,3 @@ def _stuck(pids: list[int]) -> list[Unkillable]:
         command = read(f"/proc/{pid}/comm").strip()
         found.append(Unkillable(pid, command, read(f"/proc/{pid}/wchan").strip("0 \n") or None))
     return found
-

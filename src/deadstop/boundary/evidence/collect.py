@@ -19,27 +19,39 @@ Emit = Callable[[dict[str, Any]], None]
 
 
 def collect(view: View, emit: Emit) -> None:
-    """Emit {"processes", "count"} as soon as the first sample is read, then {"diagnosis", "complete", "took_ms"}.
+    """Emit {"processes", "count"} as soon as the first sample is read, then {"diagnosis", "complete",
+    "took_ms"}.
 
-    Meant for a short-lived child that may be killed between the two. Processes may vanish at any time: that is never
-    an error. Not promised: that every process is listed (at most 64 are, `count` says how many there were), or that
-    one that forks meanwhile is seen. Raises only what `emit` raises.
+    Meant for a short-lived child that may be killed between the two. Processes may vanish at any time: that
+    is never an error. Not promised: that every process is listed (at most 64 are, `count` says how many there
+    were), or that one that forks meanwhile is seen. Raises only what `emit` raises.
     """
     started = time.monotonic()
     snapshot = Snapshot(view)
-    emit({"processes": process_list(snapshot), "count": len(snapshot.pids)})
+    try:
+        emit({"processes": process_list(snapshot), "count": len(snapshot.pids)})
+        finding = _find(snapshot)
+        took = round((time.monotonic() - started) * 1000, 2)
+        emit(
+            {"diagnosis": _described(snapshot, finding), "complete": not snapshot.cut_short, "took_ms": took}
+        )
+    finally:
+        snapshot.close()
+
+
+def _find(snapshot: Snapshot) -> Finding:
     try:
         snapshot.sample_again()
-        finding = diagnose(snapshot)
+        return diagnose(snapshot)
     except Exception as error:  # a fact nobody thought of must not cost the caller its result
-        finding = Finding("unknown", view.leader, f"the diagnosis failed: {type(error).__name__}", 0.0)
         snapshot.cut_short = True
-    took = round((time.monotonic() - started) * 1000, 2)
-    emit({"diagnosis": _described(snapshot, finding), "complete": not snapshot.cut_short, "took_ms": took})
+        return Finding("unknown", snapshot.view.leader, f"the diagnosis failed: {type(error).__name__}", 0.0)
 
 
 def process_list(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """The members for people, leader first: pid inside, host pid, command, state, what the main thread waits in."""
+    """The members for people, leader first: pid inside, host pid, command, state, what the main thread waits
+    in.
+    """
     shown: list[dict[str, Any]] = []
     for pid in snapshot.pids[: 2 * _SHOWN]:
         found = snapshot.before.get(pid)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules for the whole boundary: walk the wait graph from the leader to whoever waits for something outside.
+"""The rules for the whole boundary: walk the wait graph from the leader to whoever waits for something
+outside.
 
-A process waits for its child, for the other end of its pipe or socket, or for the outside. The last one is blamed.
-A cycle in the graph is a deadlock, proven by the facts and not by a guess.
+A process waits for its child, for the other end of its pipe or socket, or for the outside. The last one is
+blamed. A cycle in the graph is a deadlock, proven by the facts and not by a guess.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _VAGUE = ("unknown", "waiting_for_child")
 
 
 def diagnose(snapshot: Snapshot) -> Finding:
-    """The one finding for a boundary. Never raises for processes that end meanwhile; kind "unknown" at worst."""
+    """The one finding for a boundary. Processes may end meanwhile; kind "unknown" at worst."""
     if not snapshot.after:
         return Finding("unknown", snapshot.view.leader, "no process is left inside", 0.1)
     finding = _fork_storm(snapshot) or _memory_pressure(snapshot)
@@ -54,7 +55,7 @@ class _Walk:
         return self._follow(pid, [pid])
 
     def elsewhere(self, vague: Finding) -> Finding:
-        """The best explanation from processes that the first walk has not reached; `vague` if there is none."""
+        """The best explanation from processes the first walk has not reached; `vague` if there is none."""
         found: list[Finding] = []
         for pid in self._snapshot.after:
             if pid in self._explained or self._snapshot.over_budget():
@@ -139,7 +140,7 @@ def _memory_pressure(snapshot: Snapshot) -> Finding | None:
     if sum(faults.values()) <= 2:
         return None
     detail = (
-        f"{snapshot.who(worst)}: {sum(faults.values())} major page faults and {hits} hits on the memory limit "
+        f"{snapshot.who(worst)}: {sum(faults.values())} major page faults, {hits} hits on the memory limit "
         f"in {snapshot.window * 1000:.0f} ms"
     )
     return Finding("memory_pressure", worst, detail, 0.95, chain=[worst])

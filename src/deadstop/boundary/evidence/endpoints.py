@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules for a process that waits on descriptors: terminals, pipes, sockets and the kernel's anonymous files."""
+"""The rules for a process that waits on descriptors: terminals, pipes, sockets and the kernel's anonymous
+files.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from . import proc, prompts, waits
-from .sockets import Socket
 from .snapshot import Finding, Snapshot
+from .sockets import Socket
 from .waits import Wait
 
 _POLLED = 64  # descriptors looked at in one poll set
@@ -29,7 +31,9 @@ class _Reason:
 def explain(
     snapshot: Snapshot, pid: int, wait: Wait, sleeping: Callable[[Snapshot, int, Wait], Finding]
 ) -> Finding:
-    """What a read, write, accept, connect or poll waits for; `sleeping` judges a timed poll on nothing telling."""
+    """What a read, write, accept, connect or poll waits for; `sleeping` judges a timed poll on nothing
+    telling.
+    """
     reasons = [
         reason
         for number in wait.descriptors[:_POLLED]

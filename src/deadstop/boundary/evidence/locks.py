@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who holds a file lock, from /proc/locks.
 
-Reading it took 6 us at the median but 14 ms at p99 (it takes a lock of the whole kernel), so it is read at most once
-per look, and only when a process waits for a file lock or sleeps in short steps.
+Reading it took 6 us at the median but 14 ms at p99 (it takes a lock of the whole kernel), so it is read at
+most once per look, and only when a process waits for a file lock or sleeps in short steps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounded reads of /proc.
 
-Nothing here raises because a process has vanished or may not be looked at: the answer is then empty, None or "".
-Every read has a limit in bytes, so that a process with a million descriptors or a huge command line costs no more.
+Nothing here raises because a process has vanished or may not be looked at: the answer is then empty, None or
+"". Every read has a limit in bytes, so that a process with a million descriptors or a huge command line costs
+no more.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class Stat(NamedTuple):
 
 
 def read(path: str, limit: int = 8192) -> bytes:
-    """The first `limit` bytes of a file, or nothing. One system call, so a longer /proc file is cut at a line."""
+    """The first `limit` bytes of a file, or nothing. One system call, so a longer /proc file is cut at a
+    line.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError):
@@ -118,7 +121,9 @@ def voluntary_switches(pid: int) -> int:
 
 
 def command_line(pid: int, limit: int = 200) -> str:
-    """The command on one printable line, at most `limit` characters; "" for a kernel thread or a vanished process."""
+    """The command on one printable line, at most `limit` characters; "" for a kernel thread or a vanished
+    process.
+    """
     raw = read(f"/proc/{pid}/cmdline", 4 * limit).rstrip(b"\0").replace(b"\0", b" ")
     text = "".join(char if char.isprintable() else " " for char in raw.decode("utf-8", "replace"))
     return text[:limit].strip()
@@ -131,7 +136,9 @@ def wait_channel(pid: int, thread: int) -> str:
 
 
 def run_time(pid: int, threads: int = 1) -> tuple[int, int]:
-    """(nanoseconds on a CPU, times scheduled), summed over at most 64 threads; exact, where stat counts in ticks."""
+    """(nanoseconds on a CPU, times scheduled), summed over at most 64 threads; exact, where stat counts in
+    ticks.
+    """
     if threads <= 1:
         paths = [f"/proc/{pid}/schedstat"]
     else:
@@ -172,9 +179,9 @@ def memory(pid: int, address: int, length: int) -> bytes:
 def descriptor(pid: int, number: int) -> tuple[str, str]:
     """(kind, key) of an open descriptor.
 
-    Kinds: tty, ptmx, pipe, socket, null, file, epoll, eventfd, timerfd, signalfd, inotify, fanotify, pidfd, other
-    anonymous kinds by their own name, "closed", and "denied" where we may not look. The key tells two of a kind
-    apart: an inode number or a path.
+    Kinds: tty, ptmx, pipe, socket, null, file, epoll, eventfd, timerfd, signalfd, inotify, fanotify, pidfd,
+    other anonymous kinds by their own name, "closed", and "denied" where we may not look. The key tells two
+    of a kind apart: an inode number or a path.
     """
     try:
         link = os.readlink(f"/proc/{pid}/fd/{number}")
@@ -243,7 +250,9 @@ def children(pid: int) -> list[int] | None:
 
 
 def descendants(root: int, limit: int = 4096) -> list[int]:
-    """Host pids below `root`, itself not included, parents before children. A process that forks meanwhile may be missed."""
+    """Host pids below `root`, itself not included, parents before children. A process that forks meanwhile
+    may be missed.
+    """
     found: list[int] = []
     level = [root]
     while level and len(found) < limit:

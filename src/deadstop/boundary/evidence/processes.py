@@ -62,7 +62,8 @@ def _most_telling(snapshot: Snapshot, pid: int, findings: list[Finding]) -> Find
     share = snapshot.cpu_share(pid)
     if share > 0.5 and not pool:
         pool = [Finding("cpu_spin", pid, f"{snapshot.who(pid)} used {share:.0%} of a CPU", 0.7)]
-    if not pool and main.operation != "futex" and main.confidence >= 0.65 and main.kind != "lock_wait":
+    sure = main.confidence >= 0.65 or main.operation == "sleep"
+    if not pool and sure and main.operation != "futex" and main.kind != "lock_wait":
         pool = [main]
     best = min(pool or rest, key=lambda finding: (rank(finding.kind), -finding.confidence))
     if best is main and main.kind != "waiting_for_input" and any(f.kind == "waiting_for_input" for f in rest):

@@ -16,9 +16,10 @@ _WORDS = (
     r"password|passphrase|passcode|username|login|user|name|e-?mail|choice|answer|selection|otp|token|code|pin|"
     r"continue|proceed|overwrite|enter|confirm"
 )
-# Ends of a line nobody ended: a question mark, a colon, a choice, a shell-like prompt sign followed by a space.
+# Ends of a line nobody ended: a question mark, a colon, a choice, a shell-like prompt sign followed by a
+# space.
 _UNTERMINATED = re.compile(
-    rf"(?i)(?:{_CHOICE}\s*[:?>]?|\?|[^\s:]:|[\])]\s|(?:^|[\w.\])~-])\s?[>$#%]+\s|^[>$#]|>>>\s?"
+    rf"(?i)(?:{_CHOICE}\s*[:?>]?|\?|[^\s:]:|[\])]\s|(?:^|[\w.\])~-])\s?[>$#%]+\s|^[>$#]|>>>\s?|\s[\u203a\u276f]"
     rf"|press (?:any|enter|return)\b.*|\(end\)|--more--.*)\s*$"
 )
 # Questions that stay questions when the program ends the line or says that it gives up.
@@ -30,7 +31,9 @@ _NOT_A_PROMPT = re.compile(
     r"(?i)\b(?:error|errno|warn(?:ing)?|fail(?:ed|ure)?|exception|fatal|traceback|panic|info|debug|trace|notice)\b|https?:$"
     r"|^\d{2,4}[-/:]\d\d|^\["
 )
-_ASKED = re.compile(rf"(?i)^(.{{0,120}}?(?:{_CHOICE}\s*[:?>]?|\?|:|>))(?:\s+|$)(.*)$")
+_ASKED = re.compile(
+    rf"(?i)^(.{{0,120}}?(?:{_CHOICE}\s*[:?>]?|(?:\?|:|>)(?:\s+{_CHOICE}\s*[:?>]?)?))(?:\s+|$)(.*)$"
+)
 
 
 def ended_on_prompt(tail: bytes) -> str | None:
@@ -52,9 +55,11 @@ def ended_on_prompt(tail: bytes) -> str | None:
 
 
 def prompt_loop(tail: bytes) -> str | None:
-    """The prompt, if `tail` shows the same question at least three times close together; at most 120 characters.
+    """The prompt, if `tail` shows the same question at least three times close together; at most 120
+    characters.
 
-    Not promised: a program that prints "word word: text" for ever looks the same. Check that it reads end-of-input.
+    Not promised: a program that prints "word word: text" for ever looks the same. Check that it reads
+    end-of-input.
     """
     counts: dict[str, int] = {}
     lines = [line.strip() for line in _plain(tail[-4000:]).split("\n") if line.strip()]
@@ -91,7 +96,7 @@ def _is_question(text: str) -> bool:
         return False
     if re.search(rf"(?i)(?:{_CHOICE}\s*[:?>]?|\?)$", text) or re.search(rf"(?i)\b(?:{_WORDS})\W*$", text):
         return True
-    return text.endswith(":") and " " in text or text.endswith(">") and not text.startswith("<")
+    return (text.endswith(":") and " " in text) or (text.endswith(">") and not text.startswith("<"))
 
 
 def _is_document(line: str) -> bool:

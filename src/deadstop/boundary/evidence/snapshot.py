@@ -76,6 +76,10 @@ class Snapshot:
         self.forks = max(0, self._newest_number(now) - self._newest)
         self.uptime = proc.uptime()
 
+    def close(self) -> None:
+        """Let go of what was opened for the look."""
+        self.sockets.close()
+
     def over_budget(self) -> bool:
         """Whether the look should end; once true it stays true, and the diagnosis is marked incomplete."""
         spent = time.thread_time() - self._cpu_start

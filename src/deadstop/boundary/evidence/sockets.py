@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a socket inode is: peer, state, queues, retries, bytes each way and silence.
 
-sock_diag answers for our own network namespace, and for another one where setns is allowed (CAP_SYS_ADMIN there and
-here). Otherwise /proc/PID/net is read, which works for everybody but is twice as slow and does not count bytes.
+sock_diag answers for our own network namespace, and for another one where setns is allowed (CAP_SYS_ADMIN
+there and here). Otherwise /proc/PID/net is read, which works for everybody but is twice as slow and does not
+count bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from . import proc
 
 STATES = (
-    "? ESTABLISHED SYN_SENT SYN_RECV FIN_WAIT1 FIN_WAIT2 TIME_WAIT CLOSE CLOSE_WAIT LAST_ACK LISTEN CLOSING NEW_SYN_RECV"
+    "? ESTABLISHED SYN_SENT SYN_RECV FIN_WAIT1 FIN_WAIT2 TIME_WAIT CLOSE CLOSE_WAIT LAST_ACK LISTEN CLOSING "
+    "NEW_SYN_RECV"
 ).split()
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -30,7 +32,8 @@ _DUMP_LIMIT = (
 class Socket:
     """protocol: tcp, udp or unix. peer_inode: the other end of a unix socket, 0 if not known.
 
-    acked and received are bytes of a TCP connection, silent seconds since its last byte came; None if not known.
+    acked and received are bytes of a TCP connection, silent seconds since its last byte came; None if not
+    known.
     """
 
     protocol: str
@@ -52,7 +55,9 @@ class Sockets:
         self._tables: dict[str, _Table] = {}
 
     def find(self, pid: int, inode: int) -> Socket | None:
-        """The socket with this inode in the network namespace of `pid`; None if it is of another family or gone."""
+        """The socket with this inode in the network namespace of `pid`; None if it is of another family or
+        gone.
+        """
         try:
             name = os.readlink(f"/proc/{pid}/ns/net")
         except OSError:
@@ -60,6 +65,11 @@ class Sockets:
         if name not in self._tables:
             self._tables[name] = _Table(pid, name)
         return self._tables[name].find(inode)
+
+    def close(self) -> None:
+        """Let go of the kernel's sockets."""
+        for table in self._tables.values():
+            table.close()
 
     def other_end(self, pid: int, known: Socket) -> int:
         """The inode of the other end of a connection within the same namespace, or 0."""
@@ -99,9 +109,14 @@ class _Table:
             while inode not in self.entries and self._pending:
                 self.entries.update(_inet_sockets(self._netlink, *self._pending.pop(0)))
         except OSError:
-            self._netlink = None
+            self.close()
             return self._find_in_files(inode)
         return self.entries.get(inode)
+
+    def close(self) -> None:
+        if self._netlink is not None:
+            self._netlink.close()
+            self._netlink = None
 
     def _find_in_files(self, inode: int) -> Socket | None:
         if not self._read_files:
@@ -111,7 +126,9 @@ class _Table:
 
 
 def _netlink_in(pid: int, namespace: str) -> socket.socket | None:
-    """A sock_diag socket that sees the namespace of `pid`. It keeps the namespace it was made in, so we step in and out."""
+    """A sock_diag socket that sees the namespace of `pid`. It keeps the namespace it was made in, so we step
+    in and out.
+    """
     try:
         own = os.readlink("/proc/self/ns/net")
         if own == namespace:
@@ -161,7 +178,6 @@ def _ask(netlink: socket.socket, body: bytes, flags: int) -> list[bytes]:
                 if not flags & 0x300:
                     return found
             at += (max(length, 16) + 3) & ~3
-    netlink.close()
     raise OSError("too many sockets")
 
 

@@ -15,9 +15,9 @@ class View:
     ours: host pids of helper processes inside the tree; never shown nor blamed.
     tail: the last output, both streams.
     stdin: "null", "open" or "tty".
-    cgroup: paths of "procs", "pids", "pids_max", "pids_events", "mem_failcnt", "mem_events"; any may be missing.
-    out_rate: bytes of output per second, lately. elapsed: seconds since the start.
-    window: seconds between the two samples. budget: seconds of CPU time the reader may burn.
+    cgroup: paths of "procs", "pids", "pids_max", "pids_events", "mem_failcnt", "mem_events"; any may be
+    missing. out_rate: bytes of output per second, lately. elapsed: seconds since the start. window: seconds
+    between the two samples. budget: seconds of CPU time the reader may burn.
     """
 
     root: int

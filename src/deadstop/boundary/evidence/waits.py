@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thread: what does it wait for. Reads its system call with arguments, so nothing is guessed where that is allowed."""
+"""One thread: what does it wait for. Reads its system call with arguments, so nothing is guessed where that
+is allowed.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ _LOCK_COMMANDS = (7, 38)  # F_SETLKW, F_OFD_SETLKW
 class Wait:
     """operation: read, write, poll, sleep, futex, wait, flock, ... "running", "denied", "fault" or "unknown".
 
-    timeout: seconds left or asked for, None if endless or unknown. target: child pid (inner number), lock address.
-    absolute: the sleep has a fixed end, so `timeout` is what is left of it.
+    timeout: seconds left or asked for, None if endless or unknown. target: child pid (inner number), lock
+    address. absolute: the sleep has a fixed end, so `timeout` is what is left of it.
     """
 
     operation: str

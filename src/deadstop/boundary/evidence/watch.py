@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notice a call that waits for input nobody has given, while it runs.
 
-Every 50 ms one cheap question: has any member run? Only after `quiet` seconds without, the wait graph is read; two
-looks that agree make a report. While nothing runs no answer can change, so looks then back off to one a second.
+Every 50 ms one cheap question: has any member run? Only after `quiet` seconds without, the wait graph is
+read; two looks that agree make a report. While nothing runs no answer can change, so looks then back off to
+one a second.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .view import View
 _GATE = 0.05
 _SLOW_GATE = 0.1  # after a second without change
 _LONGEST_PAUSE = 1.0  # between looks
+_COST_FACTOR = 20  # with hundreds of members the gate opens more seldom: at most 5 % of a CPU
 _SURE = 0.8
 
 Report = Callable[[dict[str, Any]], None]
@@ -28,12 +30,12 @@ Report = Callable[[dict[str, Any]], None]
 def watch_input(view: View, report: Report, quiet: float = 0.1) -> None:
     """Report {"waiting": True, "pid", "since", "detail"} and {"waiting": False} until the call is over.
 
-    `since` is on the monotonic clock: when the boundary was first seen quiet; `pid` is the number inside. A wait is
-    reported within 0.3 s of going quiet on a machine that is not overloaded. Returns when the boundary's root is gone
-    or its members are, or when the caller's parent process is.
+    `since` is on the monotonic clock: when the boundary was first seen quiet; `pid` is the number inside. A
+    wait is reported within 0.3 s of going quiet on a machine that is not overloaded. Returns when the
+    boundary's root is gone or its members are, or when the caller's parent process is.
 
-    Not promised: a program that idles on its input by design, such as a server that speaks on stdin, looks the same.
-    Programs we may not look into (setuid) are not recognised.
+    Not promised: a program that idles on its input by design, such as a server that speaks on stdin, looks
+    the same. Programs we may not look into (setuid) are not recognised.
     """
     parent = os.getppid()
     watch = _Watch(view, report, quiet)
@@ -45,7 +47,8 @@ class _Watch:
     def __init__(self, view: View, report: Report, quiet: float) -> None:
         self._view = View(**{**vars(view), "window": 0.0, "tail": b""})
         self._report, self._quiet = report, quiet
-        self._activity: dict[int, tuple[float, int]] = {}
+        self._activity: dict[int, tuple[int, int]] = {}
+        self._threads: dict[int, int] = {}
         self._quiet_since = time.monotonic()
         self._next_look = self._quiet_since + quiet
         self._look_pause = _GATE
@@ -55,27 +58,40 @@ class _Watch:
 
     def step(self) -> bool:
         """One turn of the gate; False when there is nothing left to watch."""
+        now = time.monotonic()
         root = proc.stat(self._view.root)
         if root is None or root.state in "ZX":
             return False
         activity = self._read_activity()
-        if not activity and not self._alive(self._view.leader):
+        gate_cost = time.monotonic() - now
+        if not self._alive(self._view.leader) and not any(self._alive(pid) for pid in activity):
             return False
-        now = time.monotonic()
         if activity != self._activity:
             self._activity = activity
             self._ran(now)
         elif now >= self._next_look:
             self._look(now)
         self.pause = _GATE if now - self._quiet_since < 1.0 else _SLOW_GATE
+        self.pause = max(self.pause, _COST_FACTOR * gate_cost)
         return True
 
-    def _read_activity(self) -> dict[int, tuple[float, int]]:
-        found: dict[int, tuple[float, int]] = {}
+    def _read_activity(self) -> dict[int, tuple[int, int]]:
+        """CPU time and turns of every member. A thread is started by one that runs, so only then are they
+        counted.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        threads: dict[int, int] = {}
         for pid in members(self._view):
-            stat = proc.stat(pid)
-            if stat is not None and stat.state not in "ZX":
-                found[pid] = (stat.cpu + (stat.state == "R"), proc.run_time(pid, stat.threads)[1])
+            threads[pid] = self._threads.get(pid, 0)
+            now = proc.run_time(pid, threads[pid]) if threads[pid] else (-1, -1)
+            if now != self._activity.get(pid):
+                stat = proc.stat(pid)
+                if stat is None:
+                    continue
+                threads[pid] = stat.threads
+                now = proc.run_time(pid, stat.threads)
+            found[pid] = now
+        self._threads = threads
         return found
 
     @staticmethod
@@ -84,7 +100,9 @@ class _Watch:
         return stat is not None and stat.state not in "ZX"
 
     def _ran(self, now: float) -> None:
-        """Somebody ran. A program that polls its input with a time limit runs too, and is still the same wait."""
+        """Somebody ran. A program that polls its input with a time limit runs too, and is still the same
+        wait.
+        """
         if self._reported is not None:
             finding = self._blocked_on_input()
             if finding is not None and (finding.pid, proc.reads_done(finding.pid)) == self._reported:
@@ -112,5 +130,9 @@ class _Watch:
         self._look_pause = min(2 * self._look_pause, _LONGEST_PAUSE)
 
     def _blocked_on_input(self) -> Finding | None:
-        finding = diagnose(Snapshot(self._view))
+        snapshot = Snapshot(self._view)
+        try:
+            finding = diagnose(snapshot)
+        finally:
+            snapshot.close()
         return finding if finding.kind == "waiting_for_input" and finding.confidence >= _SURE else None

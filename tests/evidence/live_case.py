@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start a command below a tiny parent of its own, the way a boundary holds a call; end all of it again.
 
-Needs nothing but the standard library, so that `figures.py` can run as another user.
+Needs nothing but the standard library, so that `zoo_figures.py` can run as another user.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _TIOCSCTTY = 1, 36, 0x540E
 
 
 class Case:
-    """A running command; `root` is its parent, a subreaper, which ends everything when `close` drops its lifeline."""
+    """A running command; `root` is its parent, a subreaper, which ends everything when `close` drops its
+    lifeline.
+    """
 
-    def __init__(self, argv: list[str], stdin: str = "null", env: dict[str, str] | None = None, cgroup: Any = None):
+    def __init__(
+        self, argv: list[str], stdin: str = "null", env: dict[str, str] | None = None, cgroup: Any = None
+    ):
         self.stdin, self.output, self.started = stdin, bytearray(), time.monotonic()
         self.cgroup: dict[str, str] = {}
         self.input = -1
@@ -101,10 +105,6 @@ class Case:
         merged["cpu_ms"] = (time.thread_time() - before) * 1000
         merged["order"] = order
         return merged
-
-    def command_of(self, number: int) -> str:
-        """The program behind a pid of a report (the tests share their pid namespace with the cases)."""
-        return proc.command_line(number)
 
     def close(self) -> None:
         """End it and everything below it; returns when all are gone."""

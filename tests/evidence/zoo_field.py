@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cases import Zoo
-from live import Case
+from live_case import Case
+from zoo_cases import Zoo
 
 from deadstop.boundary.evidence import proc
 
@@ -23,7 +23,11 @@ ZOO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "zoo")
 _QUIET = 0.2  # seconds without any member having run: it has settled
 _SETTLED_BY = 6.0
 _BUSY_AGE = 0.9  # seconds after the start at which a case that never settles is looked at
-CGROUPS = {"pids": "/sys/fs/cgroup/pids", "memory": "/sys/fs/cgroup/memory", "cgroup": "/sys/fs/cgroup/unified"}
+CGROUPS = {
+    "pids": "/sys/fs/cgroup/pids",
+    "memory": "/sys/fs/cgroup/memory",
+    "cgroup": "/sys/fs/cgroup/unified",
+}
 
 
 def missing(case: Zoo) -> str | None:
@@ -33,6 +37,8 @@ def missing(case: Zoo) -> str | None:
             return f"{program} is not installed"
     if case.root and os.geteuid() != 0:
         return "needs root"
+    if case.ordinary and os.geteuid() == 0:
+        return "root is not asked"
     for name, _value in case.limits:
         if not os.path.isdir(CGROUPS[name]):
             return f"no writable v1 {name} control group here"
@@ -67,16 +73,23 @@ class Field:
         self._running: dict[str, Case] = {}
         self._ended: list[str] = []
         self._groups: list[str] = []
-        self._words = {"{zoo}": ZOO, "{python}": sys.executable, **{"{%s}" % k: v for k, v in ports.items()}}
+        self._words = {
+            "{zoo}": ZOO,
+            "{python}": sys.executable,
+            **{"{" + name + "}": port for name, port in ports.items()},
+        }
 
     def take(self, case: Zoo) -> Case:
         if case.name not in self._running:
-            for other in self._batch_of(case):
-                if other.name not in self._running and other.name not in self._ended and not missing(other):
-                    self._running[other.name] = self._start(other)
-        running = self._running[case.name]
-        _settle(running, case.busy)
-        return running
+            batch = [
+                other
+                for other in self._batch_of(case)
+                if other.name not in self._running and other.name not in self._ended and not missing(other)
+            ]
+            for other in batch:
+                self._running[other.name] = self._start(other)
+            _settle([(self._running[other.name], other) for other in batch])
+        return self._running[case.name]
 
     def end(self, case: Zoo) -> None:
         self._ended.append(case.name)
@@ -136,21 +149,31 @@ def look(running: Case) -> dict[str, Any]:
     return running.look(out_rate=taken / (time.monotonic() - before))
 
 
-def _settle(running: Case, busy: bool) -> None:
-    """Wait until nothing inside has run for a while, draining its output meanwhile."""
-    last: dict[int, int] = {}
-    quiet_since = time.monotonic()
-    while True:
-        running.pump(0.02)
-        now, members = time.monotonic(), proc.descendants(running.root)
-        seen = {pid: proc.run_time(pid, 2)[1] for pid in members}
-        active = any((found := proc.stat(pid)) is not None and found.state == "R" for pid in members)
-        if seen != last or active:
-            last, quiet_since = seen, now
-        if now - running.started > (_BUSY_AGE if busy else _SETTLED_BY):
-            return
-        if not busy and now - quiet_since > _QUIET and now - running.started > 0.4:
-            return
+def _settle(batch: list[tuple[Case, Zoo]]) -> None:
+    """Wait until nothing inside has run for a while, for each of a batch; drains their output meanwhile."""
+    waiting = [_Settling(running, case) for running, case in batch]
+    while waiting := [one for one in waiting if not one.done()]:
+        time.sleep(0.02)
+
+
+class _Settling:
+    def __init__(self, running: Case, case: Zoo) -> None:
+        self._running, self._case = running, case
+        self._last: dict[int, int] = {}
+        self._quiet_since = time.monotonic()
+
+    def done(self) -> bool:
+        self._running.pump()
+        now, pids = time.monotonic(), proc.descendants(self._running.root)
+        seen = {pid: proc.run_time(pid, 2)[1] for pid in pids}
+        if seen != self._last or any((found := proc.stat(pid)) and found.state == "R" for pid in pids):
+            self._last, self._quiet_since = seen, now
+        age = now - self._running.started
+        if self._case.busy:
+            return age > _BUSY_AGE
+        if self._case.ready:
+            return age > _SETTLED_BY or self._case.ready in self._running.output
+        return age > _SETTLED_BY or (age > 0.4 and now - self._quiet_since > _QUIET)
 
 
 def _write(path: str, value: int) -> None:

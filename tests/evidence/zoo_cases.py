@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: E501 (one case per line reads best as a table)
 """The zoo: commands that do not end, each with the kinds a diagnosis may give and the program it must blame.
 
-`{silent}`, `{headers_only}`, `{websocket}`, `{asks_for_login}` become ports of loopback servers, `{tmp}` a folder of the
-case's own, `{zoo}` the folder of payloads, `{python}` this interpreter. The cases marked "held out" were written
-before the rules had been run on them.
+`{silent}`, `{headers_only}`, `{websocket}`, `{asks_for_login}` become ports of loopback servers, `{tmp}` a
+folder of the case's own, `{zoo}` the folder of payloads, `{python}` this interpreter. The cases marked "held
+out" were written before the rules had been run on them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class Zoo:
     needs: tuple[str, ...] = ()
     busy: bool = False  # it never goes quiet: look after a fixed time
     root: bool = False  # it needs namespaces or control groups made here
+    ordinary: bool = False  # it is only asked for something when it is not root
+    ready: bytes = b""  # it has settled when it has printed this: for programs whose own threads never rest
     limits: tuple[tuple[str, int], ...] = ()  # control group limits: ("pids", n), ("memory", MiB)
 
 
@@ -35,7 +38,8 @@ def inline(code: str) -> list[str]:
 
 
 URL = "http://127.0.0.1:{silent}/"
-# Swallows every packet: a pair of devices with nobody behind, in a network namespace that ends with the command.
+# Swallows every packet: a pair of devices with nobody behind, in a network namespace that ends with the
+# command.
 NOWHERE = [
     "unshare", "-n", "-m", "sh", "-c",
     "ip link set lo up; ip link add d0 type veth peer name d1; ip addr add 10.66.0.1/24 dev d0; "
@@ -51,6 +55,7 @@ INPUT_CASES = [
     Zoo("python input terminal", INPUT, inline("input('name: ')"), "python", "tty"),
     Zoo("python getpass", INPUT, inline("import getpass; getpass.getpass()"), "python", "tty"),
     Zoo("python prompt", INPUT, ["{python}", "-i"], "python", "tty"),
+    Zoo("su password", INPUT, ["su", "-c", "true"], "su", "tty", ("su",), ordinary=True),
     Zoo("cat", INPUT, ["cat"], "cat", "open"),
     Zoo("cat in a pipeline", INPUT, "cat | wc -l", "cat", "open"),
     Zoo("perl question", INPUT, ["perl", "-e", '$|=1;print "Continue? [Y/n] ";<STDIN>'], "perl", "open", ("perl",)),
@@ -69,7 +74,7 @@ INPUT_CASES = [
     Zoo("node readline terminal", INPUT, ["node", "{zoo}/readline.js"], "node", "tty", ("node",)),
     Zoo("asyncio stdin", INPUT, payload("asyncio_stdin.py"), "python", "open"),
     Zoo("asyncio stdin in a thread", INPUT, payload("asyncio_thread_stdin.py"), "python", "open"),
-    Zoo("java reads", INPUT, ["java", "{zoo}/Reads.java"], "java", "open", ("java",)),
+    Zoo("java reads", INPUT, ["java", "{zoo}/Reads.java"], "java", "open", ("java",), ready=b"Enter: "),
     Zoo("bash asks /dev/null again", INPUT,
         'while [ -z "$a" ]; do printf "* Project name: "; read -r a; echo "* Please enter some text."; done',
         "bash", busy=True),
@@ -85,7 +90,7 @@ NETWORK_CASES = [
     Zoo("websocket idle", NETWORK, payload("websocket_idle.py", "{websocket}"), "python"),
     Zoo("node fetch", NETWORK, ["node", "-e", "fetch('" + URL + "')"], "node", needs=("node",)),
     Zoo("thread pool on the network", NETWORK, payload("pool_network.py", "{silent}"), "python"),
-    Zoo("git ls-remote", NETWORK, ["git", "ls-remote", URL + "x.git"], "git-remote-http", needs=("git",)),
+    Zoo("git ls-remote", NETWORK, ["git", "ls-remote", URL + "x.git"], "git-remote-http", needs=("git",), busy=True),
     Zoo("curl blackhole", NETWORK, [*NOWHERE, "curl", "-s", "http://10.66.0.2/"], "curl",
         needs=("curl", "ip", "unshare"), root=True),
     Zoo("python blackhole", NETWORK, [*NOWHERE, *payload("connect.py", "10.66.0.2", "443")], "python",
@@ -194,4 +199,48 @@ HELD_OUT = [
     Zoo("stdin thread beside the network", NETWORK, payload("stdin_thread_network.py", "{silent}"), "python", "open"),
 ]  # fmt: skip
 
-ALL = [*INPUT_CASES, *NETWORK_CASES, *QUIET_CASES, *BUSY_CASES, *HELD_OUT]
+UNSHARED = [
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--pid",
+    "--net",
+    "--mount",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+]
+
+HELD_OUT_LATER = [
+    Zoo("hundred cats", INPUT, "cat" + " | cat" * 99 + " > /dev/null", "cat", "open"),
+    Zoo("read | tee", INPUT, "(read -r a; echo $a) | tee {tmp}/log", "bash", "open"),
+    Zoo("asyncio waits for sleep", "sleeping", payload("asyncio_child.py", "sleep", "1000"), "sleep"),
+    Zoo("asyncio waits for cat", INPUT, payload("asyncio_child.py", "cat"), "cat", "open"),
+    Zoo("node waits for sleep", "sleeping", ["node", "-e", "require('child_process').exec('sleep 1000')"], "sleep", needs=("node",)),
+    Zoo("captured child reads", INPUT, inline("import subprocess; subprocess.run(['cat'], capture_output=True)"), "cat", "open"),
+    Zoo("background jobs", "sleeping", "sleep 1000 & sleep 1001 & wait", "sleep"),
+    Zoo("git commit opens vi", INPUT, "cd {tmp} && git init -q . && git -c user.name=x -c user.email=x@example.com -c core.editor=vi commit --allow-empty", "vi", "tty", ("git", "vi")),
+    Zoo("top", INPUT, ["top"], "top", "tty", ("top",)),
+    Zoo("cat /dev/tty", INPUT, "cat /dev/tty", "cat", "tty"),
+    Zoo("read with a time limit, again", INPUT, "while ! read -r -t 1 x; do :; done", "bash", "open"),
+    Zoo("getpass below script", INPUT, ["script", "-qc", "{python} -c 'import getpass; getpass.getpass()'", "/dev/null"], "python", "tty", ("script",)),
+    Zoo("flock tool", "lock_wait", "flock {tmp}/l sleep 1000 & sleep 0.3; flock {tmp}/l true", "flock", needs=("flock",)),
+    Zoo("gzip of zeros", "cpu_spin", "cat /dev/zero | gzip > /dev/null", "gzip", busy=True),
+    Zoo("openssl s_server", ("serving", INPUT), ["openssl", "s_server", "-accept", "0", "-nocert"], "openssl", "open", ("openssl",)),
+    Zoo("unix server", "serving", inline("import socket; s = socket.socket(socket.AF_UNIX); s.bind('{tmp}/s'); s.listen(); s.accept()"), "python"),
+    Zoo("pool worker dies", ("lock_wait", "pipe_wait"), payload("pool_worker_dies.py"), "python", busy=True),
+    Zoo("queue never filled", "lock_wait", payload("queue_join.py"), "python"),
+    Zoo("unread errors", "pipe_wait", payload("unread_errors.py"), "python"),
+    Zoo("curl retries", ("retry_loop", "sleeping"), ["curl", "--retry", "100", "--retry-connrefused", "--retry-delay", "1", "-sS", "http://127.0.0.1:9/"], "curl", needs=("curl",), busy=True),
+    Zoo("wget retries", ("retry_loop", "sleeping"), ["wget", "-t", "0", "--retry-connrefused", "http://127.0.0.1:9/"], "wget", needs=("wget",), busy=True),
+    Zoo("many threads, one on the network", NETWORK, payload("many_threads.py", "{silent}"), "python"),
+    Zoo("tail -f /dev/null", ("event_wait", "sleeping"), ["tail", "-f", "/dev/null"], "tail"),
+    Zoo("in namespaces of its own: read", INPUT, [*UNSHARED, "bash", "-c", "read x"], "bash", "open", ("unshare",)),
+    Zoo("in namespaces of its own: server", "serving", [*UNSHARED, "{python}", "-m", "http.server", "-b", "127.0.0.1", "0"], "python", "null", ("unshare",)),
+    Zoo("in namespaces of its own: pipe", "pipe_wait", [*UNSHARED, *payload("unread_output.py")], "python", "null", ("unshare",)),
+    Zoo("in namespaces of its own: loopback", NETWORK, [*UNSHARED, "sh", "-c", 'ip link set lo up; exec "$@"', "x", *payload("loopback_circle.py", "reads")], "python", "null", ("unshare", "ip")),
+    Zoo("dash asks /dev/null again", INPUT, ["dash", "-c", "while :; do printf 'Port number: '; read x; [ -n \"$x\" ] && break; done"], "dash", needs=("dash",), busy=True),
+    Zoo("ends of input beside real work", "cpu_spin", "printf 'Total: '; while read -r x; do :; done; while :; do :; done", "bash", busy=True),
+]  # fmt: skip
+
+ALL = [*INPUT_CASES, *NETWORK_CASES, *QUIET_CASES, *BUSY_CASES, *HELD_OUT, *HELD_OUT_LATER]

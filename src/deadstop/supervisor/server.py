@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The private supervisor: one small process that the library starts on first use and that ends with its caller.
+
+It is not in the caller, so that a caller that is frozen, killed or holds the interpreter lock moves no deadline. It ends, and
+takes everything along, when the control socket closes or the caller's pidfd says that the caller is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from typing import Any, NoReturn
+
+from .. import clock, wire
+from ..errors import BoundaryUnavailable, DeadstopError
+from ..model import command_from_dict, place_from_dict
+from ..results import Receipt, Status, ToolResult
+from .call import Call
+from .engine import Engine
+from .room import Room
+
+SEND_BUFFER = 256 << 10  # output waiting for a slow caller, per call; beyond it the payload's own pipe fills
+SHUTDOWN_S = 3.0
+
+
+class Peer:
+    """One socket to the caller: buffered writes that never block, frames in."""
+
+    def __init__(self, server: Server, channel: socket.socket) -> None:
+        self.server, self.channel = server, channel
+        self.loop = server.engine.loop
+        self.call: Call | None = None
+        self.room: Room | None = None
+        self.closing = False
+        self._pending = bytearray()
+        self._parser = wire.Parser()
+        self._fds: list[int] = []
+        channel.setblocking(False)
+        self.loop.watch(channel.fileno(), self._readable)
+
+    # -- in -----------------------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        got = wire.receive(self.channel)
+        if got is None:
+            return
+        data, fds = got
+        self._fds += fds
+        if not data:
+            self._lost()
+            return
+        for kind, body in self._parser.feed(data):
+            self._handle(kind, body)
+
+    def _handle(self, kind: bytes, body: bytes) -> None:
+        try:
+            if kind == wire.RUN:
+                document = json.loads(body)
+                room = self.server.open(document["place"])
+                self.start(room, document, self._take_fds(document), owns_room=True)
+            elif kind == wire.OPEN:
+                self.room = self.server.open(json.loads(body)["place"])
+                self.room.listeners[0] = self._room_message
+            elif kind == wire.EXEC:
+                self._execute(json.loads(body))
+            elif kind == wire.CANCEL and self.call:
+                self.call.stop(Status.CANCELLED, reason=body.decode() or "caller")
+            elif kind == wire.HURRY and self.call:
+                self.call.hurry()
+            elif kind == wire.KILL and self.room:
+                self.room.kill(self._room_gone)
+        except DeadstopError as problem:
+            self.send(
+                wire.json_frame(wire.FAILED, {"type": type(problem).__name__, "args": list(problem.args)})
+            )
+
+    def _take_fds(self, document: dict[str, Any], extra: int = 0) -> list[int]:
+        count = document["has_cwd"] + document["has_stdin"] + extra
+        fds, self._fds = self._fds[:count], self._fds[count:]
+        return fds
+
+    def _execute(self, document: dict[str, Any]) -> None:
+        channel_fd, *fds = self._take_fds(document, extra=1)
+        peer = self.server.add(socket.socket(fileno=channel_fd))
+        if self.room is None or self.room.ended or self.room.kill_at is not None:
+            for fd in fds:
+                os.close(fd)
+            peer.send(wire.json_frame(wire.FAILED, {"type": "BoundaryEnded", "args": []}))
+        else:
+            peer.start(self.room, document, fds, owns_room=False)
+
+    def start(self, room: Room, document: dict[str, Any], fds: list[int], *, owns_room: bool) -> None:
+        """Start the call of this socket; `fds` are its folder and stdin, as the document says, then ours to close."""
+        command = command_from_dict(document["command"])
+        cwd = fds.pop(0) if document["has_cwd"] else None
+        stdin = fds.pop(0) if document["has_stdin"] else None
+        sink = self if command.stream else None
+        self.call = self.server.engine.start(
+            room, command, stdin, cwd, self._done, owns_room=owns_room, sink=sink
+        )
+        if not self.closing:
+            self.send(wire.frame(wire.STARTED), [room.boundary.exit_fd])
+        for fd in (cwd, stdin):
+            if fd is not None:
+                os.close(fd)
+
+    def _lost(self) -> None:
+        """The caller closed its end: nobody waits for this call any more."""
+        self.closing = True
+        self.loop.unwatch(self.channel.fileno())
+        if self.call and not self.call.finished:
+            self.call.stop(Status.CANCELLED, reason="owner_gone", grace=0, wait=False)
+        elif self.room and not self.room.ended:
+            self.room.kill(self.close)
+        else:
+            self.close()
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def _done(self, result: ToolResult) -> None:
+        self.send(wire.frame(wire.DONE, result.to_json().encode()))
+        if self.closing:
+            self.close()
+
+    def _room_message(self, message: tuple[object, ...], fds: list[int]) -> None:
+        if message[0] == "ready" and self.room:
+            self.send(wire.frame(wire.OPENED), [self.room.boundary.exit_fd])
+        elif message[0] == "gone" and self.room and self.room.failed:
+            args = [self.room.boundary.level, self.room.failed[1], ""]
+            self.send(wire.json_frame(wire.FAILED, {"type": "BoundaryUnavailable", "args": args}))
+        elif message[0] == "gone":
+            self._room_gone()
+
+    def _room_gone(self) -> None:
+        room = self.room
+        if room is None or room.gone is None or room.gone_at is None:
+            return
+        kill_at = room.kill_at if room.kill_at is not None else room.gone_at
+        receipt = Receipt(
+            boundary=room.boundary.level, method=tuple(room.boundary.methods), proof=room.gone.proof,
+            survivors=room.gone.survivors, kill_ms=round((room.gone_at - kill_at) * 1000, 2), unkillable=room.unkillable,
+        )  # fmt: skip
+        from ..contract import receipt_to_dict
+
+        self.send(wire.json_frame(wire.GONE, receipt_to_dict(receipt)))
+
+    def send(self, data: bytes, fds: list[int] | None = None) -> None:
+        """Queue a frame. With descriptors it goes out at once or, to a caller that reads nothing, not at all."""
+        if self.closing:
+            return
+        if fds:
+            try:
+                socket.send_fds(self.channel, [data], fds)
+            except OSError:
+                pass
+            return
+        self._pending += data
+        self._flush()
+
+    def _flush(self) -> None:
+        was_full = len(self._pending) >= SEND_BUFFER
+        try:
+            while self._pending:
+                del self._pending[: self.channel.send(self._pending[: 1 << 18])]
+        except BlockingIOError:
+            self.loop.watch_writable(self.channel.fileno(), self._flush)
+            return
+        except OSError:
+            self._pending.clear()
+        self.loop.unwatch_writable(self.channel.fileno())
+        if was_full and self.call:
+            self.call.resume_output()
+
+    # -- as a sink ------------------------------------------------------------------------------------------------------
+
+    def write(self, stream: str, data: bytes) -> None:
+        self.send(wire.frame(wire.OUTPUT, wire.STREAMS[stream] + data))
+
+    def full(self, stream: str) -> bool:
+        return len(self._pending) >= SEND_BUFFER and not self.closing
+
+    def broken(self, stream: str) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closing = True
+        self.loop.unwatch(self.channel.fileno())
+        self.loop.unwatch_writable(self.channel.fileno())
+        self.channel.close()
+        self.server.peers.discard(self)
+
+
+class Server:
+    """All the sockets of one caller."""
+
+    def __init__(self, control: socket.socket, caller: int) -> None:
+        self.engine = Engine()
+        self.engine.protect()
+        self.control = control
+        self.peers: set[Peer] = set()
+        self.rooms: list[Room] = []
+        self.over_at: float | None = None
+        control.setblocking(False)
+        self.engine.loop.watch(control.fileno(), self._control)
+        self.engine.loop.watch(caller, self._shut_down)
+
+    def open(self, place: dict[str, Any]) -> Room:
+        self.rooms = [room for room in self.rooms if not room.ended]
+        try:
+            room = self.engine.open(place_from_dict(place))
+        except OSError as problem:
+            raise BoundaryUnavailable(
+                place["isolation"], f"{problem.strerror} ({problem.filename})"
+            ) from problem
+        self.rooms.append(room)
+        return room
+
+    def add(self, channel: socket.socket) -> Peer:
+        peer = Peer(self, channel)
+        self.peers.add(peer)
+        return peer
+
+    def _control(self) -> None:
+        while (got := wire.receive(self.control)) is not None:
+            data, fds = got
+            if not data:
+                self._shut_down()
+                return
+            for fd in fds:
+                self.add(socket.socket(fileno=fd))
+
+    def _shut_down(self) -> None:
+        if self.over_at is None:
+            self.over_at = clock.monotonic() + SHUTDOWN_S
+            self.engine.loop.unwatch(self.control.fileno())
+            for peer in list(self.peers):
+                peer._lost()
+            for room in self.rooms:
+                room.kill(lambda: None)
+            self.engine.loop.at(self.over_at, lambda: None)
+
+    def serve(self) -> None:
+        self.engine.run(self._finished)
+
+    def _finished(self) -> bool:
+        if self.over_at is None:
+            return False
+        return all(room.ended for room in self.rooms) or clock.monotonic() >= self.over_at
+
+
+def main(control_fd: int, caller_fd: int) -> NoReturn:
+    """Entry of the process that the library starts. Its exit ends whatever it still held."""
+    os.chdir("/")
+    server = Server(socket.socket(fileno=control_fd), caller_fd)
+    control = server.control
+    control.send(b"ready")
+    server.serve()
+    os._exit(0)

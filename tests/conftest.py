@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import hosts
+
+
+@pytest.fixture(scope="session")
+def _made_hosts() -> Iterator[dict[str, hosts.Host | str]]:
+    made: dict[str, hosts.Host | str] = {}
+    yield made
+    for host in made.values():
+        if isinstance(host, hosts.Host):
+            shutil.rmtree(host.folder.parent, ignore_errors=True)
+
+
+def _get(made: dict[str, hosts.Host | str], name: str) -> Iterator[hosts.Host]:
+    host = made.setdefault(name, hosts.make(name)) if name not in made else made[name]
+    if isinstance(host, str):
+        pytest.skip(host)
+    yield host
+    host.no_survivors(within=2)
+
+
+@pytest.fixture(params=list(hosts.available()))
+def host(request: pytest.FixtureRequest, _made_hosts: dict[str, hosts.Host | str]) -> Iterator[hosts.Host]:
+    """Each of the four hosts in turn. After the test nothing that was started through it may be left."""
+    yield from _get(_made_hosts, request.param)
+
+
+@pytest.fixture(params=[name for name in hosts.available() if "no-userns" not in name])
+def namespace_host(
+    request: pytest.FixtureRequest, _made_hosts: dict[str, hosts.Host | str]
+) -> Iterator[hosts.Host]:
+    """The hosts that give namespaces: root and an ordinary user. For the sandbox level."""
+    yield from _get(_made_hosts, request.param)
+
+
+@pytest.fixture
+def one_host(_made_hosts: dict[str, hosts.Host | str]) -> Iterator[hosts.Host]:
+    """Whoever runs the tests: for what does not depend on the host."""
+    yield from _get(_made_hosts, next(iter(hosts.available())))

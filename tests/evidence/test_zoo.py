@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real commands that do not end: is the kind right, and is the right process blamed."""
+
+from __future__ import annotations
+
+import pytest
+from zoo_cases import ALL, HELD_OUT, Zoo
+from zoo_field import Field, Servers, look, missing
+
+QUIET_AT_A_TIME, BUSY_AT_A_TIME = 12, 3
+
+
+@pytest.fixture(scope="module")
+def ground(request):
+    """The cases under way; only those that were selected are ever started."""
+    chosen = [
+        item.callspec.params["case"]
+        for item in request.session.items
+        if "case" in getattr(item, "fixturenames", ())
+    ]
+
+    def batch_of(case: Zoo) -> list[Zoo]:
+        alike = [other for other in chosen if other.busy == case.busy]
+        size = BUSY_AT_A_TIME if case.busy else QUIET_AT_A_TIME
+        start = alike.index(case) // size * size
+        return alike[start : start + size]
+
+    servers = Servers()
+    field = Field(servers.ports, batch_of)
+    yield field
+    field.close()
+    servers.close()
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+def test_diagnosis_of(case: Zoo, ground: Field) -> None:
+    if reason := missing(case):
+        pytest.skip(reason)
+    running = ground.take(case)
+    try:
+        found = look(running)
+    finally:
+        ground.end(case)
+    diagnosis = found["diagnosis"]
+    kinds = (case.kinds,) if isinstance(case.kinds, str) else case.kinds
+    assert diagnosis["kind"] in kinds, diagnosis
+    commands = {entry["pid"]: entry["cmd"] for entry in found["processes"]}
+    if case.blamed:
+        assert case.blamed in commands[diagnosis["pid"]], diagnosis
+    assert found["complete"] is True
+    assert diagnosis["hint"]
+
+
+def test_zoo_names_are_unique() -> None:
+    assert len({case.name for case in ALL}) == len(ALL)
+    assert len(HELD_OUT) >= 20
