@@ -57,17 +57,50 @@ _HOME = {
     "Isolation": "model",
     "Status": "results",
     "ToolResult": "results",
-    **dict.fromkeys(
-        (
-            "BoundaryUnavailable", "DeadstopError", "InternalError", "InvalidLimit", "OutcomeUnknown", "ToolCancelledError",
-            "ToolCrashedError", "ToolError", "ToolExitError", "ToolRefusedError", "ToolResourceError", "ToolSignaledError",
-            "ToolStartError", "ToolTimeoutError", "UsageError",
-        ),
-        "errors",
-    ),
-}  # fmt: skip
+    "BoundaryUnavailable": "errors",
+    "DeadstopError": "errors",
+    "InternalError": "errors",
+    "InvalidLimit": "errors",
+    "OutcomeUnknown": "errors",
+    "ToolCancelledError": "errors",
+    "ToolCrashedError": "errors",
+    "ToolError": "errors",
+    "ToolExitError": "errors",
+    "ToolRefusedError": "errors",
+    "ToolResourceError": "errors",
+    "ToolSignaledError": "errors",
+    "ToolStartError": "errors",
+    "ToolTimeoutError": "errors",
+    "UsageError": "errors",
+}
 
-__all__ = sorted(_HOME)
+__all__ = [
+    "Boundary",
+    "BoundaryUnavailable",
+    "CancelToken",
+    "DeadstopError",
+    "InternalError",
+    "InvalidLimit",
+    "Isolation",
+    "OutcomeUnknown",
+    "Status",
+    "ToolCancelledError",
+    "ToolCrashedError",
+    "ToolError",
+    "ToolExitError",
+    "ToolRefusedError",
+    "ToolResourceError",
+    "ToolResult",
+    "ToolSignaledError",
+    "ToolStartError",
+    "ToolTimeoutError",
+    "UsageError",
+    "__version__",
+    "deadline",
+    "remaining",
+    "run",
+    "run_async",
+]
 
 
 def __getattr__(name: str) -> object:

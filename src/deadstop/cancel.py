@@ -9,8 +9,8 @@ import os
 class CancelToken:
     """Once set, every call that holds it is cancelled: running ones are killed, later ones never start.
 
-    `set` may be called from any thread and from a signal handler, more than once; it cannot be unset. It returns at once:
-    the call's result says when all was gone.
+    `set` may be called from any thread and from a signal handler, more than once; it cannot be unset. It returns at
+    once: the call's result says when all was gone.
     """
 
     def __init__(self) -> None:

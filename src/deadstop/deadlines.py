@@ -2,7 +2,8 @@
 """Deadlines: points on CLOCK_MONOTONIC that only shrink on the way down.
 
 Two ways in which an outer limit reaches an inner call: a `with deadstop.deadline(10):` block in this process, and the
-variable DEADSTOP_DEADLINE that every command is given, so that a `deadstop run` inside a command ends before its parent.
+variable DEADSTOP_DEADLINE that every command is given, so that a `deadstop run` inside a command ends before its
+parent.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ from .errors import InvalidLimit, UsageError
 from .results import FiredLimit
 
 VARIABLE = "DEADSTOP_DEADLINE"
-NESTED_MARGIN_S = (
-    0.1  # a nested call ends this long before its parent's deadline, so that it can still report
-)
+NESTED_MARGIN_S = 0.1  # a nested call ends this long before its parent's deadline, so that it can still report
 NESTED_KILL_MARGIN_S = 0.02
 
 _block: ContextVar[tuple[float, float] | None] = ContextVar("deadstop_deadline", default=None)
@@ -70,7 +69,7 @@ def inherited() -> float | None:
 
 
 def resolve(timeout: float | None, source: str) -> tuple[float | None, float | None, FiredLimit | None]:
-    """Deadline, hard end and the limit that would fire, for a call that begins now: the nearest of its own and all outer."""
+    """Deadline, hard end and the limit that would fire for a call that begins now: the nearest of all that hold."""
     now = clock.monotonic()
     candidates: list[tuple[float, float | None, FiredLimit]] = []
     if timeout is not None:

@@ -5,27 +5,22 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from .results import FiredLimit
 
 
-class Isolation(str, Enum):
+class Isolation(StrEnum):
     """Where a call runs. Two separate questions: can it be killed, is it confined."""
 
     PROCESS = "process"  #: killed as a whole; the caller's files, network, user and environment
-    SANDBOX = (
-        "sandbox"  #: killed as a whole and confined: read-only system, private files, no network unless asked
-    )
-
-    def __str__(self) -> str:
-        return self.value
+    SANDBOX = "sandbox"  #: killed as a whole and confined: read-only system, private files, no network unless asked
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ceilings of one boundary; None is unlimited. Memory and disk in bytes, pids a count, cpus a number (0.5: half of one).
+    """Ceilings of one boundary; None is unlimited. Memory and disk in bytes, pids a count, cpus a number such as 0.5.
 
     `disk` in a sandbox bounds its private files (/tmp and the home folder together); elsewhere only each single file.
     `defaulted` names the limits that nobody asked for.
@@ -55,9 +50,9 @@ class Place:
 class Command:
     """One command to be run in a boundary, everything resolved: no default is applied after this.
 
-    `deadline` and `hard_end` are points on CLOCK_MONOTONIC: SIGTERM goes out at the first, SIGKILL `grace` seconds later
-    but never after the second. `limit` says where the deadline comes from. `cwd` is a path inside a sandbox; elsewhere the
-    folder travels as a descriptor.
+    `deadline` and `hard_end` are points on CLOCK_MONOTONIC: SIGTERM goes out at the first, SIGKILL `grace` seconds
+    later but never after the second. `limit` says where the deadline comes from. `cwd` is a path inside a sandbox;
+    elsewhere the folder travels as a descriptor.
     """
 
     argv: tuple[str, ...]
@@ -90,7 +85,9 @@ def command_to_dict(command: Command) -> dict[str, Any]:
 
 def command_from_dict(document: dict[str, Any]) -> Command:
     """The inverse of `command_to_dict` after JSON, which has no tuples."""
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in document.items()}
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in document.items()
+    }
     values["limit"] = FiredLimit(**document["limit"]) if document["limit"] else None
     return Command(**values)
 

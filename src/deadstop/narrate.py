@@ -76,9 +76,7 @@ def _effect_lines(result: ToolResult) -> list[str]:
 
 def _operation_lines(operation: Mapping[str, Any], tool: str) -> list[str]:
     state = operation.get("state") or "none confirmed"
-    lines = [
-        _line(f"operation: {operation.get('id')} on {operation.get('target') or tool}, last state: {state}")
-    ]
+    lines = [_line(f"operation: {operation.get('id')} on {operation.get('target') or tool}, last state: {state}")]
     query = operation.get("reconcile")
     if query:
         lines.append(_line(f"to settle it: {query if isinstance(query, str) else _compact(query)}"))
@@ -89,9 +87,7 @@ def _other_lines(result: ToolResult) -> list[str]:
     receipt = result.receipt
     lines = []
     if receipt is not None and receipt.survivors != 0:
-        count = (
-            "some processes" if receipt.survivors is None else _counted(receipt.survivors, "process", "es")
-        )
+        count = "some processes" if receipt.survivors is None else _counted(receipt.survivors, "process", "es")
         lines.append(f"warning: {count} could not be shown dead")
     if result.environment:
         lines.append(_line(f"environment: {result.environment}"))

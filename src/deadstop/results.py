@@ -205,15 +205,11 @@ class ToolResult:
     degraded: tuple[str, ...] = ()
     operation: Mapping[str, Any] | None = None
     gap_s: float | None = None  # time the supervisor itself was stopped
-    leftover: tuple[
-        str, ...
-    ] = ()  # names of processes a completed command left behind, which were then killed
+    leftover: tuple[str, ...] = ()  # names of processes a completed command left behind, which were then killed
     start_errno: int | None = None  # why a command could not be started
     error_type: str | None = None  # None: the error envelope follows from the status
     error_message: str | None = None
-    exception: BaseException | None = field(
-        default=None, compare=False, repr=False
-    )  # never leaves the process
+    exception: BaseException | None = field(default=None, compare=False, repr=False)  # never leaves the process
 
     @property
     def ok(self) -> bool:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the library and its supervisor talk: frames on a stream socket, one socket per call.
 
-A frame is a length (4 bytes, network order), a kind (1 byte) and that many bytes. Descriptors travel with the first frame.
-Closing the socket is a message too: whoever asked for the call is gone, and the call is killed.
+A frame is a length (4 bytes, network order), a kind (1 byte) and that many bytes. Descriptors travel with the first
+frame. Closing the socket is a message too: whoever asked for the call is gone, and the call is killed.
 
-Caller to supervisor: RUN and OPEN (first frame, JSON), EXEC (in an opened boundary, with the new call's socket), CANCEL,
-HURRY, KILL. Supervisor to caller: STARTED (with a pidfd of the boundary's root), OUTPUT (stream byte and data), DONE (result
-JSON), OPENED, GONE (receipt JSON), FAILED (JSON: the error's class name and arguments).
+Caller to supervisor: RUN and OPEN (first frame, JSON), EXEC (in an opened boundary, with the new call's socket),
+CANCEL, HURRY, KILL. Supervisor to caller: STARTED (with a pidfd of the boundary's root), OUTPUT (stream byte and
+data), DONE (result JSON), OPENED, GONE (receipt JSON), FAILED (JSON: the error's class name and arguments).
 """
 
 from __future__ import annotations
@@ -66,9 +66,7 @@ def receive_fds(channel: socket.socket, size: int, descriptors: int) -> tuple[by
     return data, fds
 
 
-def receive(
-    channel: socket.socket, size: int = 1 << 18, descriptors: int = 4
-) -> tuple[bytes, list[int]] | None:
+def receive(channel: socket.socket, size: int = 1 << 18, descriptors: int = 4) -> tuple[bytes, list[int]] | None:
     """What is there now: (data, descriptors), (b"", []) at the end, None when there is nothing yet."""
     try:
         return receive_fds(channel, size, descriptors)

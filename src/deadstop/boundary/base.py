@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every boundary is to its supervisor: something that starts commands, and that ends as one.
 
-A boundary is one process of ours (pid 1 of a namespace, or a subreaper) and everything below it. The supervisor holds two
-descriptors of it: the lifeline (a socket pair for orders and reports; the other end exists only in that process) and
-`exit_fd`, a pidfd that becomes readable when that process is gone, which each kind makes the proof that all is gone.
-Nothing here waits: the supervisor's loop watches both descriptors and keeps the time.
+A boundary is one process of ours (pid 1 of a namespace, or a subreaper) and everything below it. The supervisor holds
+two descriptors of it: the lifeline (a socket pair for orders and reports; the other end exists only in that process)
+and `exit_fd`, a pidfd that becomes readable when that process is gone, which each kind makes the proof that all is
+gone. Nothing here waits: the supervisor's loop watches both descriptors and keeps the time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import marshal
 import os
 import signal
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -33,7 +32,7 @@ class Gone:
 
 
 class Boundary:
-    """Common part of all kinds. Subclasses give `level`, `_launch` and `_judge`."""
+    """Common part of all kinds. Subclasses give `level`, `_launch`, `_serve` and `_judge`."""
 
     level = "process"
     weaker: tuple[str, ...] = ()  # why this is not the strongest kind, one line each
@@ -44,9 +43,7 @@ class Boundary:
         self.methods: list[str] = []
         self.facts: dict[str, object] = {}
         self._gone: Gone | None = None
-        self.lifeline, self._inner = socket.socketpair(
-            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
-        )
+        self.lifeline, self._inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         self.lifeline.setblocking(False)
         try:
             self.pid, self.exit_fd = self._launch()
@@ -64,18 +61,24 @@ class Boundary:
     def _judge(self, status: os.waitid_result) -> Gone:
         raise NotImplementedError
 
-    def _body(self, pid: int, serve: Callable[[], NoReturn]) -> None:
+    def _serve(self) -> NoReturn:
+        raise NotImplementedError
+
+    def _in_child(self, pid: int) -> None:
         """In the forked child (pid 0): serve, and leave without running anything of the supervisor's."""
         if pid == 0:
             try:
-                serve()
+                self._serve()
             finally:
                 os._exit(125)
 
-    # -- orders ---------------------------------------------------------------------------------------------------------
+    # -- orders ------------------------------------------------------------------------------------------------------
 
     def run(self, command_id: int, command: payload.Request, stdio: list[int]) -> None:
-        """Start a command; `stdio` is stdin, stdout, stderr and, if it names no path, its folder. Reported by `receive`."""
+        """Start a command; `stdio` is stdin, stdout, stderr and, if it names no path, its folder.
+
+        Reported by `receive`.
+        """
         spec = os.memfd_create("deadstop-command", os.MFD_CLOEXEC)
         try:
             data = marshal.dumps(command)
@@ -112,7 +115,7 @@ class Boundary:
         if method not in self.methods:
             self.methods.append(method)
 
-    # -- reports --------------------------------------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------------------------------
 
     def receive(self) -> tuple[tuple[object, ...], list[int]] | None:
         """The next message of init with its descriptors; ((),[]) at end-of-file; None when there is none now."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Control groups, v2, v1 and mixed: limits from whichever hierarchy has the controller, the kill from v2.
 
-A cgroup v2 hierarchy without any controller still has cgroup.kill, so on mixed hosts the limits come from v1 and the kill
-from v2. Nothing here assumes: a folder is used only after it could be made and, for a limit, after the limit could be
-written. Not tested here: v2 with memory and pids controllers, and delegation by systemd (see docs/design.md).
+A cgroup v2 hierarchy without any controller still has cgroup.kill, so on mixed hosts the limits come from v1 and the
+kill from v2. Nothing here assumes: a folder is used only after it could be made and, for a limit, after the limit
+could be written. Not tested here: v2 with memory and pids controllers, and delegation by systemd (see
+docs/design.md).
 """
 
 from __future__ import annotations
@@ -18,9 +19,7 @@ CONTROLLERS = ("memory", "pids", "cpu")
 _V2_LIMIT_FILES = {"memory": "memory.max", "pids": "pids.max", "cpu": "cpu.max"}
 _V1_LIMIT_FILES = {"memory": "memory.limit_in_bytes", "pids": "pids.max", "cpu": "cpu.cfs_quota_us"}
 _CPU_PERIOD_US = 100_000
-_SWEEP_AFTER_S = (
-    60.0  # a group this young may belong to a supervisor in a pid namespace that we cannot see into
-)
+_SWEEP_AFTER_S = 60.0  # a group this young may belong to a supervisor in a pid namespace that we cannot see into
 
 
 def denied() -> set[str]:
@@ -105,9 +104,7 @@ class Hierarchies:
     def enforces(self, name: str) -> bool:
         return name in self.v1 or name in self.v2_controllers
 
-    def create(
-        self, *, memory: int | None = None, pids: int | None = None, cpus: float | None = None
-    ) -> Group:
+    def create(self, *, memory: int | None = None, pids: int | None = None, cpus: float | None = None) -> Group:
         """A group with these limits. What could not be set is absent from `Group.enforced`."""
         self._count += 1
         name = f"{self._tag}{self._count}"
@@ -140,9 +137,7 @@ class Group:
             if controller == "memory":
                 write(f"{folder}/memory.memsw.limit_in_bytes", text)  # absent without swap accounting
         elif in_v2 and self.v2:
-            text = (
-                f"{int(value * _CPU_PERIOD_US)} {_CPU_PERIOD_US}" if controller == "cpu" else str(int(value))
-            )
+            text = f"{int(value * _CPU_PERIOD_US)} {_CPU_PERIOD_US}" if controller == "cpu" else str(int(value))
             done = write(f"{self.v2}/{_V2_LIMIT_FILES[controller]}", text)
             if controller == "memory":
                 write(f"{self.v2}/memory.swap.max", "0")
@@ -190,7 +185,10 @@ class Group:
         return {key: path for key, path in where.items() if os.path.exists(path)}
 
     def remove(self, seconds: float = 0.5) -> None:
-        """Take the folders away. An emptied group can be busy for a moment: bounded, and swept at the next start if not."""
+        """Take the folders away.
+
+        An emptied group can be busy for a moment: bounded, and swept at the next start if not.
+        """
         end = time.monotonic() + seconds
         for folder in (*self.v1.values(), self.v2):
             while folder:
@@ -228,9 +226,7 @@ def _usable(folders: list[str]) -> str | None:
         trial = _make(f"{folder}/{PREFIX}{os.getpid()}-{_start_time(os.getpid())}-probe")
         if trial is None:
             continue
-        writable = os.access(f"{trial}/cgroup.procs", os.W_OK) and os.access(
-            f"{folder}/cgroup.procs", os.W_OK
-        )
+        writable = os.access(f"{trial}/cgroup.procs", os.W_OK) and os.access(f"{folder}/cgroup.procs", os.W_OK)
         os.rmdir(trial)
         if writable:
             return folder
@@ -287,7 +283,7 @@ def _mounts() -> list[tuple[str, str, str]]:
     found = []
     for line in read("/proc/self/mountinfo", 1 << 20).splitlines():
         left, _, right = line.partition(" - ")
-        kind, _, options = (right.split(" ", 2) + ["", ""])[:3]
+        kind, _, options = [*right.split(" ", 2), "", ""][:3]
         if kind in ("cgroup", "cgroup2"):
             found.append((kind, left.split()[4], options))
     return found[::-1]

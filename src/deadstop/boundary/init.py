@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process that holds a boundary from within: pid 1 of its namespace, or a subreaper where there are no namespaces.
 
-It is forked from the supervisor, never exec'ed and never the payload. It does four things: start commands it is told to
-start, collect the dead, report how each command ended, and end itself (and with it everything) when the supervisor is
-gone. The supervisor is at the other end of one socket pair, the lifeline: no descriptor of it exists anywhere else, so
-end-of-file on it means that the supervisor died or let go.
+It is forked from the supervisor, never exec'ed and never the payload. It does four things: start commands it is told
+to start, collect the dead, report how each command ended, and end itself (and with it everything) when the supervisor
+is gone. The supervisor is at the other end of one socket pair, the lifeline: no descriptor of it exists anywhere
+else, so end-of-file on it means that the supervisor died or let go.
 
-Why the payload cannot touch it: every signal is ignored (the kernel drops them for pid 1 anyway), and it is not dumpable,
-so that a process of the same user can neither attach to it nor open its memory. Root inside the `process` boundary still
-could; that is why the supervisor holds its own descriptor of each command's first process and never waits without a limit.
+Why the payload cannot touch it: every signal is ignored (the kernel drops them for pid 1 anyway), and it is not
+dumpable, so that a process of the same user can neither attach to it nor open its memory. Root inside the `process`
+boundary still could; that is why the supervisor holds its own descriptor of each command's first process and never
+waits without a limit.
 
-Messages (one packet each, marshal): supervisor to init ("run", id) with [spec, stdin, stdout, stderr, cwd] descriptors,
-("terminate",), ("kill",). Init to supervisor ("ready", facts), ("failed", errno, text), ("started", id) with a pidfd,
-("not_started", id, errno, step), ("ended", id, wait status, monotonic time).
+Messages (one packet each, marshal): supervisor to init ("run", id) with [spec, stdin, stdout, stderr, cwd]
+descriptors, ("terminate",), ("kill",). Init to supervisor ("ready", facts), ("failed", errno, text), ("started", id)
+with a pidfd, ("not_started", id, errno, step), ("ended", id, wait status, monotonic time).
 """
 
 from __future__ import annotations
@@ -191,10 +192,10 @@ def run_init(
     try:
         facts, fds = set_up()
     except SetUpFailed as problem:
-        report = ("failed", *problem.args)
+        number, text = int(problem.args[0]), str(problem.args[1])
     except OSError as problem:
-        report = ("failed", problem.errno or 0, f"{problem.filename or 'set-up'}: {problem.strerror}")
+        number, text = problem.errno or 0, f"{problem.filename or 'set-up'}: {problem.strerror}"
     else:
         Init(lifeline, spawn, is_pid1=is_pid1).serve(facts, fds)
-    socket.send_fds(lifeline, [marshal.dumps(report)], [])
+    socket.send_fds(lifeline, [marshal.dumps(("failed", number, text))], [])
     os._exit(125)

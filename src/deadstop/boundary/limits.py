@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the limits asked for to what enforces each one on this host, and what it says where something weaker stands in."""
+"""From the limits asked for to what enforces each one here, and what is said where something weaker stands in."""
 
 from __future__ import annotations
 
@@ -76,14 +76,10 @@ def _memory(limits: Limits, enforced: set[str], applied: Applied) -> None:
     if "memory" in enforced:
         applied.report(limits, "memory", "cgroup")
     elif "memory" in limits.defaulted:
-        applied.report(
-            limits, "memory", "none"
-        )  # RLIMIT_AS would break programs that only reserve much (Java, node)
+        applied.report(limits, "memory", "none")  # RLIMIT_AS would break programs that only reserve much (Java, node)
     else:
         applied.rlimits.append((resource.RLIMIT_AS, limits.memory))
-        weaker = (
-            "no cgroup with a memory controller: address space of each single process instead (RLIMIT_AS)"
-        )
+        weaker = "no cgroup with a memory controller: address space of each single process instead (RLIMIT_AS)"
         applied.report(limits, "memory", "rlimit", weaker)
 
 
@@ -98,14 +94,10 @@ def _pids(limits: Limits, level: str, enforced: set[str], applied: Applied, user
         applied.report(limits, "pids", "rlimit")
     elif os.geteuid() != 0:
         applied.rlimits.append((resource.RLIMIT_NPROC, _own_processes() + limits.pids))
-        weaker = (
-            "no cgroup with a pids controller: counted over all processes of this user instead (RLIMIT_NPROC)"
-        )
+        weaker = "no cgroup with a pids controller: counted over all processes of this user instead (RLIMIT_NPROC)"
         applied.report(limits, "pids", "rlimit", weaker)
     else:
-        applied.report(
-            limits, "pids", "none", "no cgroup with a pids controller, and root is exempt from RLIMIT_NPROC"
-        )
+        applied.report(limits, "pids", "none", "no cgroup with a pids controller, and root is exempt from RLIMIT_NPROC")
 
 
 def _own_processes() -> int:

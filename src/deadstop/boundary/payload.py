@@ -36,7 +36,8 @@ def request(
         "argv": [os.fsencode(word) for word in argv],
         "env": {os.fsencode(key): os.fsencode(value) for key, value in env.items()},
         "cwd": None if cwd is None else os.fsencode(cwd),
-        "umask": umask, "nice": nice, "oom_score_adj": oom_score_adj, "rlimits": rlimits, "affinity": affinity, "tty": tty,
+        "umask": umask, "nice": nice, "oom_score_adj": oom_score_adj, "rlimits": rlimits, "affinity": affinity,
+        "tty": tty,
     }  # fmt: skip
 
 
@@ -60,7 +61,8 @@ def start(
     step = "start"
     try:
         command: Request = marshal.loads(os.pread(spec, os.fstat(spec).st_size, 0))
-        for step, action in [("enter", enter), *_steps(command, stdio, error_fd), ("confine", confine)]:
+        for name, action in [("enter", enter), *_steps(command, stdio, error_fd), ("confine", confine)]:
+            step = name
             action()
         step = "exec"
         _execute(command["argv"], command["env"])
@@ -140,8 +142,8 @@ def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
 def _found(name: bytes, env: dict[bytes, bytes]) -> bytes:
     if b"/" in name:
         return name
-    for folder in os.get_exec_path(env):
-        path = os.path.join(os.fsencode(folder), name)
+    for folder in env.get(b"PATH", os.fsencode(os.defpath)).split(b":"):
+        path = os.path.join(folder, name)
         if os.access(path, os.X_OK):
             return path
     return name

@@ -101,9 +101,7 @@ def bwrap_arguments(
     arguments += _proc("/proc")
     arguments += _dev(shm_bytes, shm)
     arguments += _etc("/etc", etc_files)
-    arguments += (
-        ["--bind", run, "/run"] if run else ["--perms", "0755", "--size", str(_RUN_BYTES), "--tmpfs", "/run"]
-    )
+    arguments += ["--bind", run, "/run"] if run else ["--perms", "0755", "--size", str(_RUN_BYTES), "--tmpfs", "/run"]
     arguments += ["--perms", "0755", "--dir", "/home", "--perms", "0755", "--dir", "/var"]
     arguments += ["--symlink", "../tmp", "/var/tmp", "--symlink", "../run", "/var/run"]
     arguments += ["--bind", tmp, "/tmp", "--bind", home, HOME]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this host can give, found out by doing: every level is really opened, killed and collected.
 
-Nothing is concluded from a version or a file alone. Those are read afterwards, to say why something was refused
-and what would change that; a fix is named only where the host shows that it is the one.
+Nothing is concluded from a version or a file alone. Those are read afterwards, to say why something was
+refused and what would change that; a fix is named only where the host shows that it is the one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LevelReport:
 
 @dataclass(frozen=True, slots=True)
 class LimitSupport:
-    """What keeps one limit at one level ("none": nothing); `reason` and `fix` where that is less than promised."""
+    """What keeps one limit at one level ("none": nothing); `reason` and `fix` where that is less than meant."""
 
     level: str
     name: str
@@ -88,7 +88,7 @@ class HostReport:
 
 @dataclass(slots=True)
 class Trial:
-    """One boundary that was opened and ended. `kind` is its class; `reason` says why it is missing or weaker."""
+    """A boundary that was opened and ended. `kind` is its class; `reason`: why it is missing or weaker."""
 
     kind: str = ""
     available: bool = False
@@ -112,9 +112,7 @@ def probe() -> HostReport:
 
     hierarchies = Hierarchies()
     trials = {name: try_open(Place(name, TRIAL_LIMITS), hierarchies) for name in ("process", "sandbox")}
-    limits = [
-        _limit_support(level, name, trial, hierarchies) for level, trial in trials.items() for name in LIMITS
-    ]
+    limits = [_limit_support(level, name, trial, hierarchies) for level, trial in trials.items() for name in LIMITS]
     return HostReport(
         platform="linux",
         kernel=os.uname().release,
@@ -227,7 +225,7 @@ def _readable(fd: int) -> bool:
 
 
 def _explain(level: str, trial: Trial) -> None:
-    """Add why it is missing or weaker: by one more trial of namespaces alone, and from the host's settings."""
+    """Add why it is missing or weaker: from one more trial of namespaces alone, and the host's settings."""
     from .cgroup import denied
 
     weak = level == "process" and trial.kind == "SubreaperBoundary" and not trial.reason
@@ -316,9 +314,7 @@ def _cgroup_fix(controller: str) -> str:
     if not writable and _container():
         return "start the container with --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:rw"
     if not is_v2 or not os.path.isdir("/run/systemd/system"):
-        return _own_group(
-            f"{folder}/agents", user, f"{folder}/cgroup.subtree_control" if is_v2 else "", controller
-        )
+        return _own_group(folder, user, controller, is_v2)
     manager = f"{folder}/user.slice/user-{user}.slice/user@{user}.service/cgroup.controllers"
     scope = f"run it as: systemd-run {'--user ' if user else ''}--scope -p Delegate=yes deadstop ..."
     if user and os.path.exists(manager) and controller not in read(manager).split():
@@ -327,7 +323,7 @@ def _cgroup_fix(controller: str) -> str:
 
 
 def _own_group(group: str, user: int, parent_control: str, controller: str) -> str:
-    """A line for root. deadstop is to be alone in the group: v2 hands no controllers on from a group with others."""
+    """A line for root. deadstop has to be alone in its group: v2 gives no controllers on from a shared one."""
     steps = [f"echo +{controller} > {parent_control}"] if parent_control else []
     steps += [f"mkdir -p {group}", f"chown -R {user} {group}"]
     become = f"setpriv --reuid {user} --regid {os.getegid()} --clear-groups " if user else ""
@@ -366,17 +362,15 @@ def _remarks(process: Trial) -> list[str]:
         "root has no CAP_SYS_ADMIN here and can make no namespaces: an ordinary user may be given more": (
             root and not _has_sys_admin()
         ),
-        "setuid programs (sudo, su) gain no privilege inside a boundary of an ordinary user": namespaces
-        and not root,
+        "setuid programs (sudo, su) gain no privilege inside a boundary of an ordinary user": namespaces and not root,
         f"process: /proc inside shows the host's processes, the proof is the same; fix: {_proc_fix()}": (
             namespaces and not process.own_proc
         ),
-        f"kernel.yama.ptrace_scope is {yama}: a payload's memory and system calls cannot be read, evidence says less": (
+        f"kernel.yama.ptrace_scope is {yama}: a payload's memory cannot be read, so evidence says less": (
             yama == "3" or (yama == "2" and not root and not namespaces)
         ),
         "kernel older than 5.7: nothing can be born inside its control group": version < (5, 7),
-        "kernel older than 5.14: no cgroup.kill; RLIMIT_NPROC counts a user's processes host-wide": version
-        < (5, 14),
+        "kernel older than 5.14: no cgroup.kill; RLIMIT_NPROC counts a user's processes host-wide": version < (5, 14),
     }
     return [text for text, holds in remarks.items() if holds]
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `process` boundary: a pid namespace of its own, and otherwise the caller's files, network, user and environment.
 
-clone3 makes the namespace and, in the same call, puts its pid 1 into the cgroup. That pid 1 is our forked init. Killing it
-ends everything: the kernel sends SIGKILL to every process of the namespace and collects them before pid 1 itself can be
-waited for. So "pid 1 was collected" is the proof that nothing is left (zap_pid_ns_processes in the kernel), and the only
-exception is a process in uninterruptible sleep, in which case pid 1 cannot be collected either, and we say so.
+clone3 makes the namespace and, in the same call, puts its pid 1 into the cgroup. That pid 1 is our forked init.
+Killing it ends everything: the kernel sends SIGKILL to every process of the namespace and collects them before pid 1
+itself can be waited for. So "pid 1 was collected" is the proof that nothing is left (zap_pid_ns_processes in the
+kernel), and the only exception is a process in uninterruptible sleep, in which case pid 1 cannot be collected either,
+and we say so.
 
 Only /proc is made private and mounted afresh; other mounts keep their propagation, as the caller's are.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+from typing import NoReturn
 
 from . import syscalls
 from .base import Boundary, Gone
@@ -41,10 +43,10 @@ class ProcessBoundary(Boundary):
         finally:
             if cgroup_fd >= 0:
                 os.close(cgroup_fd)
-        self._body(pid, self._serve)
+        self._in_child(pid)
         return pid, pidfd
 
-    def _serve(self) -> None:
+    def _serve(self) -> NoReturn:
         seal(self._inner.fileno(), self.init_name, self._kept())
         self.lifeline.detach()  # closed by seal; its number may be in use again
         run_init(self._set_up, self._inner, self._spawn_inside, is_pid1=True)
@@ -86,7 +88,10 @@ def map_ids(uid: int, gid: int) -> None:
 
 
 def mount_own_proc() -> bool:
-    """A /proc that shows only this pid namespace. False where the host forbids it: the host's stays, the proof is the same."""
+    """A /proc that shows only this pid namespace.
+
+    False where the host forbids it: the host's stays, the proof is the same.
+    """
     try:
         syscalls.mount("none", "/proc", None, syscalls.MS_PRIVATE)
         syscalls.mount("proc", "/proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)

@@ -5,8 +5,8 @@ This is the weaker way, for hosts that refuse namespaces. The caller is a subrea
 behind becomes its own child; when `waitpid` answers "no child", nothing it started is left. What it cannot promise: a
 process of the same user may kill the reaper itself (the supervisor, a subreaper too, then finishes the work).
 
-A pid is only signalled through a pidfd that was checked after it was opened: between reading a list and sending a signal
-the number may have passed to a stranger.
+A pid is only signalled through a pidfd that was checked after it was opened: between reading a list and sending a
+signal the number may have passed to a stranger.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def terminate_descendants() -> None:
 def drain(*, seconds: float = 30.0, spare: frozenset[int] = frozenset()) -> bool:
     """Kill all descendants of this process but `spare` until none is left; False if some were left after `seconds`.
 
-    A killed process can fork no more, so each pass over a fork bomb leaves fewer that can; what a pass missed has become
-    our child by the next one. Only for a process that has no other children to wait for.
+    A killed process can fork no more, so each pass over a fork bomb leaves fewer that can; what a pass missed has
+    become our child by the next one. Only for a process that has no other children to wait for.
     """
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `sandbox` boundary: the kill of `process`, and inside it a room that bubblewrap builds.
 
-Two pid namespaces, one in the other. The outer one is a `process` boundary: its pid 1 is our forked init, and ending that
-init ends everything, bubblewrap included. The inner one is bubblewrap's, with its own small reaper as pid 1, so that a
-payload cannot even name our init. bubblewrap makes namespaces and mounts and then holds them open with `cat` on a pipe of
-ours; the byte that `cat` passes on tells that the room is ready.
+Two pid namespaces, one in the other. The outer one is a `process` boundary: its pid 1 is our forked init, and ending
+that init ends everything, bubblewrap included. The inner one is bubblewrap's, with its own small reaper as pid 1, so
+that a payload cannot even name our init. bubblewrap makes namespaces and mounts and then holds them open with `cat`
+on a pipe of ours; the byte that `cat` passes on tells that the room is ready.
 
 The payload is not bubblewrap's child. A forked agent joins the room from outside, gives up everything, and forks each
-command as a sibling of itself, so that init is its parent: exact wait statuses (bubblewrap folds a signal into an exit
-code), commands can be added later, and no second interpreter has to start (15 ms). Joining brings no seccomp filter along,
-so each child applies it to itself last, before its exec.
+command as a sibling of itself, so that init is its parent: exact wait statuses (bubblewrap folds a signal into an
+exit code), commands can be added later, and no second interpreter has to start (15 ms). Joining brings no seccomp
+filter along, so each child applies it to itself last, before its exec.
 
-As root every sandbox gets a host user of its own, and bound folders are mounted with their owner mapped to it, so that
-a project that belongs to root can be worked on without being root.
+As root every sandbox gets a host user of its own, and bound folders are mounted with their owner mapped to it, so
+that a project that belongs to root can be worked on without being root.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SandboxBoundary(ProcessBoundary):
         self._helpers: frozenset[int] = frozenset()
         super().__init__(applied)
 
-    # -- in the supervisor ----------------------------------------------------------------------------------------------
+    # -- in the supervisor -------------------------------------------------------------------------------------------
 
     def receive(self) -> tuple[tuple[object, ...], list[int]] | None:
         got = super().receive()
@@ -88,7 +88,7 @@ class SandboxBoundary(ProcessBoundary):
                 os.close(fd)
         self.disk_fd = self._uid_lock = -1
 
-    # -- in init --------------------------------------------------------------------------------------------------------
+    # -- in init -----------------------------------------------------------------------------------------------------
 
     def _set_up(self) -> tuple[dict[str, object], list[int]]:
         self._enter()
@@ -172,9 +172,7 @@ class SandboxBoundary(ProcessBoundary):
             os.close(fd)
         ready, _, _ = select.select([answer], [], [], 30)
         if not ready or not os.read(answer, 1):
-            said = (
-                os.read(complaints, 4096).decode("utf-8", "replace").strip() if ready else "no answer in 30 s"
-            )
+            said = os.read(complaints, 4096).decode("utf-8", "replace").strip() if ready else "no answer in 30 s"
             raise SetUpFailed(errno.EPERM, said or "bubblewrap ended without a word")
         os.close(complaints)
         os.close(answer)
@@ -217,16 +215,12 @@ class SandboxBoundary(ProcessBoundary):
 
     def _be_agent(self, orders: socket.socket, holder: int) -> NoReturn:
         try:
-            namespaces = {
-                name: os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY) for name in (*_NAMESPACES, "user")
-            }
+            namespaces = {name: os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY) for name in (*_NAMESPACES, "user")}
             shared = {name for name, fd in namespaces.items() if _is_own(name, fd)}  # the network, with --net
             if self.uid == 0:
                 _become(self.inside_host_uid)
             owner = fcntl.ioctl(namespaces["mnt"], syscalls.NS_GET_USERNS)
-            syscalls.setns(
-                owner
-            )  # bubblewrap's outer user namespace owns the others; the payload's lies inside it
+            syscalls.setns(owner)  # bubblewrap's outer user namespace owns the others; the payload's lies inside it
             for name in (*_NAMESPACES, "user"):
                 if name not in shared:
                     syscalls.setns(namespaces[name])
@@ -261,30 +255,25 @@ class SandboxBoundary(ProcessBoundary):
 
 def find_bwrap(path: str | None = None) -> str:
     """Where bubblewrap is. Raises BoundaryUnavailable with the fix."""
-    for folder in (path or os.environ.get("PATH", os.defpath)).split(":") + ["/usr/bin", "/usr/local/bin"]:
+    for folder in [*(path or os.environ.get("PATH", os.defpath)).split(":"), "/usr/bin", "/usr/local/bin"]:
         candidate = os.path.join(folder, "bwrap")
         if folder.startswith("/") and os.access(candidate, os.X_OK):
             return candidate
-    raise BoundaryUnavailable(
-        "sandbox", "bubblewrap (bwrap) is not installed", "install the package `bubblewrap`"
-    )
+    raise BoundaryUnavailable("sandbox", "bubblewrap (bwrap) is not installed", "install the package `bubblewrap`")
 
 
 def _filters() -> list[bytes]:
     try:
         return seccomp.filters()
     except LookupError as problem:
-        raise BoundaryUnavailable(
-            "sandbox", str(problem), "use the process level, or build a filter"
-        ) from None
+        raise BoundaryUnavailable("sandbox", str(problem), "use the process level, or build a filter") from None
 
 
 def _staging_place(binds: tuple[Bind, ...]) -> str:
     sources = [os.path.realpath(bind.source) for bind in binds]
     for place in STAGING_PLACES:
         clash = any(
-            source == place or source.startswith(place + "/") or place.startswith(source + "/")
-            for source in sources
+            source == place or source.startswith(place + "/") or place.startswith(source + "/") for source in sources
         )
         if os.path.isdir(place) and not os.path.islink(place) and not clash:
             return place

@@ -2,14 +2,15 @@
 """The `process` boundary where the host refuses namespaces: a subreaper of its own for each call, a weaker proof.
 
 Everything the payload starts stays below this process, whatever sessions or groups it makes: orphans come back to the
-nearest subreaper. It kills its descendants until waiting says that none is left (`reaper.drain`), with cgroup.kill before
-that where a group could be made. What it cannot promise: the payload runs as the same user and can kill this process; its
-orphans then come to the supervisor, which is a subreaper too and drains them (proof `scan`).
+nearest subreaper. It kills its descendants until waiting says that none is left (`reaper.drain`), with cgroup.kill
+before that where a group could be made. What it cannot promise: the payload runs as the same user and can kill this
+process; its orphans then come to the supervisor, which is a subreaper too and drains them (proof `scan`).
 """
 
 from __future__ import annotations
 
 import os
+from typing import NoReturn
 
 from . import payload, syscalls
 from .base import Boundary, Gone
@@ -21,17 +22,15 @@ class SubreaperBoundary(Boundary):
     """Kill by repeated sweeps. The reaper process exits with 0 only after it saw that no child is left."""
 
     level = "process"
-    weaker = (
-        "no namespaces on this host: killed by repeated sweeps below a subreaper (proof subreaper_drained)",
-    )
+    weaker = ("no namespaces on this host: killed by repeated sweeps below a subreaper (proof subreaper_drained)",)
 
     def _launch(self) -> tuple[int, int]:
         syscalls.become_subreaper()  # of last resort: see `adopted`
         pid = os.fork()
-        self._body(pid, self._serve)
+        self._in_child(pid)
         return pid, os.pidfd_open(pid)
 
-    def _serve(self) -> None:
+    def _serve(self) -> NoReturn:
         seal(self._inner.fileno(), "deadstop-reaper", set())
         self.lifeline.detach()
         run_init(self._set_up, self._inner, self._spawn_inside, is_pid1=False)

@@ -75,17 +75,13 @@ def close_all_except(keep: set[int]) -> None:
     low = 0
     for fd in [*sorted(keep), 1 << 31]:
         if fd > low:
-            _libc.syscall(
-                ctypes.c_long(_CLOSE_RANGE), ctypes.c_uint(low), ctypes.c_uint(fd - 1), ctypes.c_uint(0)
-            )
+            _libc.syscall(ctypes.c_long(_CLOSE_RANGE), ctypes.c_uint(low), ctypes.c_uint(fd - 1), ctypes.c_uint(0))
         low = fd + 1
 
 
 def prctl(option: int, argument: int | bytes) -> None:
     value = argument if isinstance(argument, bytes) else ctypes.c_ulong(argument)
-    _check(
-        _libc.prctl(option, value, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)), f"prctl {option}"
-    )
+    _check(_libc.prctl(option, value, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)), f"prctl {option}")
 
 
 def set_process_name(name: str) -> None:
@@ -118,9 +114,7 @@ def drop_capabilities(*, bounding: bool = False) -> None:
 
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
-    _check(
-        _libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3]), f"mount {target}"
-    )
+    _check(_libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3]), f"mount {target}")
 
 
 def setns(fd: int) -> None:

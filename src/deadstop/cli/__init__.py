@@ -29,16 +29,12 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """The parser with every verb's options, or with those of one verb (start-up time)."""
-    parser = Parser(
-        prog="deadstop", description="Every tool call ends, and you know how it ended.", allow_abbrev=False
-    )
+    parser = Parser(prog="deadstop", description="Every tool call ends, and you know how it ended.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"deadstop {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=Parser)
     for name, text in VERBS.items():
         if only in (None, name):
-            verb = verbs.add_parser(
-                name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
-            )
+            verb = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
             importlib.import_module(f".{name}", __name__).add_arguments(verb)
     return parser
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deadstop doctor`: what this host can give; for everything missing or weaker, why and what would change it."""
+"""`deadstop doctor`: what this host can give; for all that is missing or weaker, why and what would help."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def _lines(report: HostReport) -> list[str]:
         lines += _level(level)
     limits = [limit for limit in report.limits if report.level(limit.level).available]
     lines += ["", _row("limit", "level", "kept by")] if limits else []
+    said: set[tuple[str, str]] = set()
     for limit in limits:
-        lines += _limit(limit)
+        lines += _limit(limit, said)
     lines += ["", *(f"note: {remark}" for remark in report.remarks)] if report.remarks else []
     return lines
 
@@ -39,8 +40,12 @@ def _level(level: LevelReport) -> list[str]:
     return [_row(level.name, "yes" if level.available else "no", proof, took), *_why(level.reason, level.fix)]
 
 
-def _limit(limit: LimitSupport) -> list[str]:
-    return [_row(limit.name, limit.level, limit.enforced_by), *_why(limit.reason, limit.fix)]
+def _limit(limit: LimitSupport, said: set[tuple[str, str]]) -> list[str]:
+    """One row; what was said for another level already is not said again."""
+    why = (limit.reason, limit.fix)
+    explained = ["    as above"] if why in said and limit.reason else _why(*why)
+    said.add(why)
+    return [_row(limit.name, limit.level, limit.enforced_by), *explained]
 
 
 def _why(reason: str, fix: str) -> list[str]:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deadstop run`: put it in front of a command that may hang. This process is the supervisor; it runs no payload in itself."""
+"""`deadstop run`: put it in front of a command that may hang.
+
+This process is the supervisor; it runs no payload in itself.
+"""
 
 from __future__ import annotations
 
@@ -98,9 +101,7 @@ def _place_options(group: Any) -> None:
         metavar="SRC[:DST]",
         help="sandbox: show a path read-only (repeatable)",
     )
-    add(
-        "--no-bind-cwd", dest="bind_cwd", action="store_false", help="sandbox: do not show the current folder"
-    )
+    add("--no-bind-cwd", dest="bind_cwd", action="store_false", help="sandbox: do not show the current folder")
     add(
         "--check",
         action="store_true",
@@ -200,9 +201,7 @@ class Session:
             return refused(prepared.command, "policy", str(problem))
         cwd = os.open(prepared.cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if prepared.cwd else None
         stdin = 0 if self.arguments.stdin and not prepared.command.tty else None
-        self.call = engine.start(
-            room, prepared.command, stdin, cwd, self._done, owns_room=True, sink=self.streams
-        )
+        self.call = engine.start(room, prepared.command, stdin, cwd, self._done, owns_room=True, sink=self.streams)
         relay = self._relay_terminal()
         try:
             engine.run(lambda: self.result is not None)

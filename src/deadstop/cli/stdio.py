@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Passing a payload's output on to our own stdout and stderr without ever blocking on a slow reader.
 
-Setting O_NONBLOCK on an inherited descriptor would change it for every other program that has it. So pipes and terminals
-are opened a second time through /proc/self/fd, which makes an open file of our own. Regular files never block and are
-written as they are (a second opening would have its own position). Where reopening is refused, writes stay within what a
-descriptor that polls writable takes at once.
+Setting O_NONBLOCK on an inherited descriptor would change it for every other program that has it. So pipes and
+terminals are opened a second time through /proc/self/fd, which makes an open file of our own. Regular files never
+block and are written as they are (a second opening would have its own position). Where reopening is refused, writes
+stay within what a descriptor that polls writable takes at once.
 """
 
 from __future__ import annotations

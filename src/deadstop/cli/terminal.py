@@ -15,6 +15,7 @@ import signal
 import termios
 import tty
 from collections.abc import Callable
+from typing import Any
 
 from .. import clock
 from ..supervisor.call import Call
@@ -55,12 +56,12 @@ def _set_signals(pump: Pump) -> Callable[[], None]:
 
     A Python handler is soon enough: the signal writes to the wakeup descriptor that the loop watches.
     """
-    handlers: dict[signal.Signals, object] = {
+    handlers: dict[signal.Signals, Any] = {
         signal.SIGWINCH: lambda *_: _copy_size(pump),
         signal.SIGTTIN: signal.SIG_IGN,  # reading from the background fails instead
         signal.SIGTTOU: signal.SIG_IGN,  # and the modes can be put back from there
     }
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}  # type: ignore[arg-type]
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     _copy_size(pump)  # it may have changed since the payload's terminal was made
 
     def restore() -> None:

@@ -28,7 +28,8 @@ def _what(result: ToolResult) -> str:
         source = f" (limit: {result.limit.which}, {result.limit.source})" if result.limit else ""
         return f"{error['message']}{source}"
     if result.leftover:
-        return f"completed with exit code {result.exit_code}; it left {len(result.leftover)} running: {', '.join(result.leftover)}"
+        left = f"it left {len(result.leftover)} running: {', '.join(result.leftover)}"
+        return f"completed with exit code {result.exit_code}; {left}"
     return "" if result.status is Status.COMPLETED else str(result.status)
 
 

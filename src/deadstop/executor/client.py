@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library's side: starts the private supervisor, hands it calls, and reads what becomes of them.
 
-The supervisor keeps the deadline. What is kept here is only the answer to "and if the supervisor itself is stopped or dead?":
-then this process kills the boundary through its own descriptor of it, sees that it is gone, and says what it knows.
+The supervisor keeps the deadline. What is kept here is only the answer to "and if the supervisor itself is stopped or
+dead?": then this process kills the boundary through its own descriptor of it, sees that it is gone, and says what it
+knows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ BACKSTOP_S = 1.0  # how long after a call's last possible end its result may tak
 PROOF_S = 5.0
 
 OnOutput = Callable[[str, bytes], None]
-_CODE = "import sys; sys.path.insert(0, sys.argv[3]); from deadstop.supervisor.server import main; main(*map(int, sys.argv[1:3]))"
+_CODE = (
+    "import sys; sys.path.insert(0, sys.argv[3]); "
+    "from deadstop.supervisor.server import main; main(*map(int, sys.argv[1:3]))"
+)
 
 
 class Supervisor:
@@ -207,7 +211,7 @@ class Call:
             elif kind == wire.DONE:
                 self.result = ToolResult.from_dict(json.loads(body))
             elif kind == wire.FAILED:
-                self.problem = failure(json.loads(body))
+                self.problem = failure(body)
 
     def cancel(self, reason: str = "caller") -> None:
         self.channel.order(wire.CANCEL, reason)
@@ -218,8 +222,11 @@ class Call:
         supervisor.kill()
         gone = self.channel.kill_root()
         receipt = Receipt(
-            boundary="process", method=("pidfd",), proof="pid_namespace_reaped" if gone else "none", survivors=0 if gone else None
-        )  # fmt: skip
+            boundary="process",
+            method=("pidfd",),
+            proof="pid_namespace_reaped" if gone else "none",
+            survivors=0 if gone else None,
+        )
         limit = self.command.limit or FiredLimit("call", None, "given")
         self.result = ToolResult(
             tool=self.command.tool, status=Status.TIMEOUT if overdue else Status.UNKNOWN, call_id=self.command.call_id,
@@ -228,9 +235,7 @@ class Call:
         )  # fmt: skip
 
 
-def start_run(
-    place: Place, command: Command, cwd: int | None, stdin: int | None, on_output: OnOutput | None
-) -> Call:
+def start_run(place: Place, command: Command, cwd: int | None, stdin: int | None, on_output: OnOutput | None) -> Call:
     """Hand over a one-shot call."""
     channel = Channel()
     fds = [fd for fd in (cwd, stdin) if fd is not None]
@@ -268,8 +273,9 @@ class BoundaryEnded(errors.DeadstopError):
         return "this boundary has ended: open a new one"
 
 
-def failure(document: dict[str, Any]) -> Exception:
+def failure(body: bytes) -> Exception:
     """The supervisor's refusal as the exception it stands for."""
+    document = json.loads(body)
     kind = (
         BoundaryEnded
         if document["type"] == "BoundaryEnded"

@@ -8,7 +8,7 @@ import os
 from ..boundary.policy import BASE_ENVIRONMENT
 from ..errors import UsageError
 
-# Set only where the caller has not. Each one stops a program from waiting for a person, or from holding back its output.
+# Set only where the caller has not. Each one stops a program from waiting for a person or holding back its output.
 NON_INTERACTIVE = {
     "PYTHONUNBUFFERED": "1",  # a killed Python loses what it has not flushed
     "CI": "1",
@@ -34,23 +34,24 @@ KEPT_BY_CLEAR = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TERM", "T
 def environment(
     isolation: str, extra: dict[str, str | None], *, clear: bool, defaults: bool, python: dict[str, str]
 ) -> dict[str, str]:
-    """Compose it. `extra` wins over all; a None value takes the caller's, if it has one. `python`: a virtual environment."""
+    """Compose it.
+
+    `extra` wins over all; a None value takes the caller's, if it has one. `python`: a virtual environment.
+    """
     if isolation == "sandbox":
         env = {**BASE_ENVIRONMENT, **python}
     elif clear:
         env = {name: os.environ[name] for name in KEPT_BY_CLEAR if name in os.environ}
     else:
         env = dict(os.environ)
-    for name, value in NON_INTERACTIVE.items() if defaults else ():
-        env.setdefault(name, value)
+    for name, preset in NON_INTERACTIVE.items() if defaults else ():
+        env.setdefault(name, preset)
     for name, given in extra.items():
         _check_name(name)
         value = os.environ.get(name) if given is None else given
         if value is not None:
             if not isinstance(value, str) or "\0" in value:
-                raise UsageError(
-                    f"env: the value of {name} must be text without NUL bytes, not {value!r:.60}"
-                )
+                raise UsageError(f"env: the value of {name} must be text without NUL bytes, not {value!r:.60}")
             env[name] = value
     return env
 

@@ -25,9 +25,7 @@ def sandbox_binds(
     wanted: dict[str, tuple[str, bool]] = {}
     if current is not None:
         if current in SYSTEM_FOLDERS:
-            raise UsageError(
-                f"a sandbox cannot be given {current} as its current folder: change to a project's folder"
-            )
+            raise UsageError(f"a sandbox cannot be given {current} as its current folder: change to a project's folder")
         wanted[current] = (current, True)
     for texts, writable in ((ro_bind, False), (bind, True)):
         for text in texts:
@@ -54,9 +52,7 @@ def parse_bind(text: str) -> tuple[str, str]:
     return path, target
 
 
-def _virtual_environment(
-    current: str | None, wanted: dict[str, tuple[str, bool]]
-) -> tuple[dict[str, str], list[str]]:
+def _virtual_environment(current: str | None, wanted: dict[str, tuple[str, bool]]) -> tuple[dict[str, str], list[str]]:
     """The active virtual environment if it is visible inside, else `.venv` of the current folder."""
     candidates = [os.environ.get("VIRTUAL_ENV", ""), f"{current}/.venv" if current else ""]
     for folder in map(os.path.abspath, filter(None, candidates)):
@@ -84,7 +80,5 @@ def _outside_usr(home: str) -> list[str]:
     """The interpreter's folders, as named and as they really are, where /usr does not show them already."""
     prefixes = dict.fromkeys([os.path.dirname(home), os.path.dirname(os.path.realpath(home))])
     return [
-        path
-        for path in prefixes
-        if path not in SYSTEM_FOLDERS and not path.startswith("/usr/") and os.path.isdir(path)
+        path for path in prefixes if path not in SYSTEM_FOLDERS and not path.startswith("/usr/") and os.path.isdir(path)
     ]

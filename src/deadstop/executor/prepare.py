@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a user asks for to a command with everything resolved. All checking is done here, before anything starts."""
+"""From what a user asks for to a command with everything resolved.
+
+All checking is done here, before anything starts.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +40,14 @@ DEFAULT = Default()
 class Options:
     """Every option of a command, as `deadstop.run` documents them."""
 
-    timeout: float | None | Default = DEFAULT
+    timeout: float | Default | None = DEFAULT
     idle_timeout: float | None = None
     grace: float = DEFAULT_GRACE_S
     isolation: str = "process"
-    memory: int | None | Default = DEFAULT
-    pids: int | None | Default = DEFAULT
+    memory: int | Default | None = DEFAULT
+    pids: int | Default | None = DEFAULT
     cpus: float | None = None
-    disk: int | None | Default = DEFAULT
+    disk: int | Default | None = DEFAULT
     output_limit: int | None = None
     net: bool = False
     cwd: str | os.PathLike[str] | None = None
@@ -79,23 +82,17 @@ def prepare_place(options: Options) -> tuple[Place, dict[str, str]]:
         for name in ("bind", "ro_bind", "net"):
             if getattr(options, name):
                 flag = "--" + name.replace("_", "-")
-                raise UsageError(
-                    f"{flag} has a meaning only with isolation sandbox: process has the caller's own"
-                )
+                raise UsageError(f"{flag} has a meaning only with isolation sandbox: process has the caller's own")
         return Place("process", limits), {}
     current = os.getcwd() if options.bind_cwd else None
     binds, python = sandbox_binds(current, tuple(options.bind), tuple(options.ro_bind))
     return Place("sandbox", limits, options.net, tuple(binds)), python
 
 
-def prepare(
-    argv: Sequence[str], options: Options, *, stdin: str, size: tuple[int, int] | None = None
-) -> Prepared:
+def prepare(argv: Sequence[str], options: Options, *, stdin: str, size: tuple[int, int] | None = None) -> Prepared:
     """Check everything and compose the command. Raises UsageError (InvalidLimit) with one line. Starts nothing."""
     place, python = prepare_place(options)
-    return Prepared(
-        prepare_command(argv, options, place, python, stdin=stdin, size=size), place, _host_cwd(options)
-    )
+    return Prepared(prepare_command(argv, options, place, python, stdin=stdin, size=size), place, _host_cwd(options))
 
 
 def prepare_command(
@@ -117,9 +114,7 @@ def prepare_command(
         defaults=options.env_defaults and not options.tty, python=python,
     )  # fmt: skip
     grace = (
-        0.0
-        if options.grace == 0 and not isinstance(options.grace, bool)
-        else clock.check_limit("grace", options.grace)
+        0.0 if options.grace == 0 and not isinstance(options.grace, bool) else clock.check_limit("grace", options.grace)
     )
     end, hard_end, limit = deadlines.resolve(timeout, "given" if given else "default")
     if end is not None:
@@ -158,9 +153,7 @@ def check_isolation(value: object) -> str:
 def check_argv(argv: Sequence[str]) -> tuple[str, ...]:
     """A list of words, none of them larger than the kernel takes."""
     if isinstance(argv, str | bytes):
-        raise UsageError(
-            "the command must be a list of words, not one string; for a shell: ['bash', '-c', '...']"
-        )
+        raise UsageError("the command must be a list of words, not one string; for a shell: ['bash', '-c', '...']")
     words = tuple(os.fspath(word) if isinstance(word, os.PathLike) else word for word in argv)
     if not words or words[0] == "":
         raise UsageError("the command is empty: give a program and its arguments")
@@ -172,9 +165,7 @@ def check_argv(argv: Sequence[str]) -> tuple[str, ...]:
         size = len(os.fsencode(word))
         if size > MAX_ARGUMENT_BYTES:
             allowed = f"the kernel allows {MAX_ARGUMENT_BYTES} for one"
-            raise UsageError(
-                f"the command's word {number} has {size} bytes, {allowed}: pass it in a file or on stdin"
-            )
+            raise UsageError(f"the command's word {number} has {size} bytes, {allowed}: pass it in a file or on stdin")
     return words
 
 

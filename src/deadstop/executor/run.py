@@ -12,7 +12,7 @@ from typing import Any, Literal
 from .. import clock, wire
 from ..cancel import CancelToken
 from ..errors import BoundaryUnavailable, InternalError
-from ..model import Command, Place
+from ..model import Command, Place, place_to_dict
 from ..results import Receipt, Status, ToolResult
 from . import client
 from .client import Call, OnOutput
@@ -35,14 +35,14 @@ CLOSE_S = 10.0
 def run(
     argv: Sequence[str],
     *,
-    timeout: float | None | Default = DEFAULT,
+    timeout: float | Default | None = DEFAULT,
     idle_timeout: float | None = None,
     grace: float = 0.5,
     isolation: Literal["process", "sandbox"] = "process",
-    memory: int | None | Default = DEFAULT,
-    pids: int | None | Default = DEFAULT,
+    memory: int | Default | None = DEFAULT,
+    pids: int | Default | None = DEFAULT,
     cpus: float | None = None,
-    disk: int | None | Default = DEFAULT,
+    disk: int | Default | None = DEFAULT,
     output_limit: int | None = None,
     net: bool = False,
     cwd: Path | None = None,
@@ -64,13 +64,14 @@ def run(
 ) -> ToolResult:
     """Run a command that always ends, and return how it ended.
 
-    Promised: the call ends at its limit, kept by another process; nothing it started in its boundary is left, and the receipt
-    says with which proof; the last output and what it was doing are kept. Not promised: that what it did before is undone,
-    or, at level `process`, any confinement.
+    Promised: the call ends at its limit, kept by another process; nothing it started in its boundary is left, and the
+    receipt says with which proof; the last output and what it was doing are kept. Not promised: that what it did
+    before is undone, or, at level `process`, any confinement.
 
-    Times are seconds (finite, above zero) or None; an omitted `timeout` is 300 s. Sizes are bytes. `stdin` is closed unless
-    given as bytes, text, or a descriptor. `on_output(stream, data)` is called in the calling thread as output comes. `cancel`
-    ends the call from elsewhere. With `check` an end other than a completed one with exit code 0 raises (see errors.py).
+    Times are seconds (finite, above zero) or None; an omitted `timeout` is 300 s. Sizes are bytes. `stdin` is closed
+    unless given as bytes, text, or a descriptor. `on_output(stream, data)` is called in the calling thread as output
+    comes. `cancel` ends the call from elsewhere. With `check` an end other than a completed one with exit code 0
+    raises (see errors.py).
 
     Raises UsageError for bad input and BoundaryUnavailable, in both cases before anything was started.
     """
@@ -96,9 +97,9 @@ async def run_async(
 class Boundary:
     """A boundary to keep: commands run in it one after another or at once, and it ends as one.
 
-    Promised: leaving the `with` block (or `kill`, or the end of this process) ends everything inside, background processes
-    included. A command that meets a limit takes the whole boundary with it: what it left inside cannot be told apart from it.
-    Raises BoundaryUnavailable when this host cannot give it.
+    Promised: leaving the `with` block (or `kill`, or the end of this process) ends everything inside, background
+    processes included. A command that meets a limit takes the whole boundary with it: what it left inside cannot be
+    told apart from it. Raises BoundaryUnavailable when this host cannot give it.
     """
 
     def __init__(self, isolation: Literal["process", "sandbox"] = "process", **options: Any) -> None:
@@ -108,7 +109,7 @@ class Boundary:
         self.receipt: Receipt | None = None
         self._channel = client.Channel()
         self._channel.socket.setblocking(False)
-        self._channel.send(wire.OPEN, {"place": client.place_to_dict(self.place)})
+        self._channel.send(wire.OPEN, {"place": place_to_dict(self.place)})
         try:
             self._wait_for(wire.OPENED)
         except BaseException:
@@ -119,7 +120,7 @@ class Boundary:
         self, argv: Sequence[str], *, stdin: Stdin = None, on_output: OnOutput | None = None,
         cancel: CancelToken | None = None, check: bool = False, **options: Any,
     ) -> ToolResult:  # fmt: skip
-        """Run a command inside, with the options of `deadstop.run` that concern one command (times, cwd, env, tail, ...)."""
+        """Run a command inside, with those options of `deadstop.run` that concern one command."""
         started = self._start(argv, options, stdin, on_output)
         return _checked(started if isinstance(started, ToolResult) else _wait(started, cancel), check)
 
@@ -156,9 +157,7 @@ class Boundary:
         if self.receipt is not None:
             return refused(command, "policy", "this boundary has ended: open a new one")
         with _Given(asked, stdin) as (cwd, source):
-            return over_before_start(command) or client.start_in(
-                self._channel, command, cwd, source, on_output
-            )
+            return over_before_start(command) or client.start_in(self._channel, command, cwd, source, on_output)
 
     def _wait_for(self, wanted: bytes) -> Receipt | None:
         """Read the boundary's own channel until this frame. Bounded."""
@@ -170,7 +169,7 @@ class Boundary:
                 raise InternalError("the supervisor ended, and the boundary with it")
             for kind, body in frames:
                 if kind == wire.FAILED:
-                    raise client.failure(client.json.loads(body))
+                    raise client.failure(body)
                 if kind == wire.GONE:
                     self.receipt = client.gone_receipt(body)
                 if kind == wanted:
@@ -202,9 +201,7 @@ def _command(
     stdin: Stdin,
     on_output: OnOutput | None,
 ) -> Command:
-    kind = (
-        "tty" if options.tty else "open" if isinstance(stdin, int) and not isinstance(stdin, bool) else "null"
-    )
+    kind = "tty" if options.tty else "open" if isinstance(stdin, int) and not isinstance(stdin, bool) else "null"
     command = prepare_command(argv, options, place, python, stdin=kind, size=None)
     return client_command(command, stream=on_output is not None)
 
@@ -255,7 +252,7 @@ class _Given:
         from ..errors import UsageError
 
         given = self._stdin
-        if given is None or isinstance(given, int) and not isinstance(given, bool):
+        if given is None or (isinstance(given, int) and not isinstance(given, bool)):
             return given
         if isinstance(given, str):
             given = given.encode()
@@ -346,9 +343,7 @@ async def _await(call: Call, cancel: CancelToken | None) -> ToolResult:
     except asyncio.CancelledError:
         call.cancel()
         call.channel.order(wire.HURRY)
-        await asyncio.wait(
-            [done], timeout=client.PROOF_S
-        )  # shielded and bounded: until it is shown to be gone
+        await asyncio.wait([done], timeout=client.PROOF_S)  # shielded and bounded: until it is shown to be gone
         raise
     finally:
         loop.remove_reader(descriptor)

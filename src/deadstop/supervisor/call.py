@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One command from its start to its one verdict.
 
-The order of an end: evidence (taken in another process, begun a little before a deadline so that the deadline itself is
-kept), then SIGTERM and `grace` if asked for, then the kill, then the proof, then the result. `decide` is the one line that
-gives a call its status, once; whatever comes later is evidence. A command that ended before its deadline by the clock of
-the process that collected it has completed, even if this process noticed late.
+The order of an end: evidence (taken in another process, begun a little before a deadline so that the deadline itself
+is kept), then SIGTERM and `grace` if asked for, then the kill, then the proof, then the result. `decide` is the one
+line that gives a call its status, once; whatever comes later is evidence. A command that ended before its deadline by
+the clock of the process that collected it has completed, even if this process noticed late.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ from .report import Record, build
 if TYPE_CHECKING:
     from .room import Room
 
-EVIDENCE_S = (
-    0.08  # evidence begins this long before a time limit, and an unforeseen end waits this long for it
-)
+EVIDENCE_S = 0.08  # evidence begins this long before a time limit, and an unforeseen end waits this long for it
 TICK_S = 0.05  # how often the counters of memory and disk are looked at
 STATUS_LOST_S = 0.5  # how long after the first process ended its exit status may take to be reported
 
@@ -52,9 +50,7 @@ class Call:
         self.loop, self.room, self.number, self.command = loop, room, number, command
         self.owns_room, self.done = owns_room, done
         self.stdio: list[int] | None = stdio
-        self.record = Record(
-            command, started=clock.monotonic(), started_at=clock.now_iso(), gap_before=loop.gap_s
-        )
+        self.record = Record(command, started=clock.monotonic(), started_at=clock.now_iso(), gap_before=loop.gap_s)
         self.last_output = self.record.started
         self.leader = 0
         self.leader_fd = -1
@@ -72,7 +68,7 @@ class Call:
             self._begin()
         self._arm()
 
-    # -- start ----------------------------------------------------------------------------------------------------------
+    # -- start -------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         if self.record.status or self.stdio is None:
@@ -123,7 +119,7 @@ class Call:
         self.record.start_failed = (number, step)
         self.stop(Status.ERROR, grace=0, wait=False)
 
-    # -- the limits -----------------------------------------------------------------------------------------------------
+    # -- the limits --------------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
         """One timer: the next moment at which something could be due."""
@@ -180,24 +176,20 @@ class Call:
             limit = FiredLimit("idle", idle, "given")
         self.stop(Status.TIMEOUT, limit=limit, wait=False)
 
-    # -- output -----------------------------------------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------------------------------
 
     def _output(self, size: int) -> None:
         self.last_output = clock.monotonic()
         self.record.flow(self.last_output, size)
         limit = self.command.output_limit
-        if (
-            limit is not None
-            and not self.record.status
-            and sum(pump.tail.total for pump in self.pumps) > limit
-        ):
+        if limit is not None and not self.record.status and sum(pump.tail.total for pump in self.pumps) > limit:
             self.stop(Status.RESOURCE_LIMIT, limit=FiredLimit("output", None, "given"), grace=0)
 
     def resume_output(self) -> None:
         for pump in self.pumps:
             pump.resume()
 
-    # -- evidence ---------------------------------------------------------------------------------------------------------
+    # -- evidence ----------------------------------------------------------------------------------------------------
 
     def _view(self) -> View:
         room, now = self.room, clock.monotonic()
@@ -231,7 +223,7 @@ class Call:
         if self.record.input_wait and self.command.on_input_wait == "kill" and not self.record.status:
             self.stop(Status.CANCELLED, reason="input_wait", grace=0)
 
-    # -- the end ----------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------------------------
 
     def decide(self, status: Status, *, reason: str | None = None, limit: FiredLimit | None = None) -> bool:
         """Give the call its one status; False if it has one."""
@@ -245,7 +237,10 @@ class Call:
         self, status: Status, *, reason: str | None = None, limit: FiredLimit | None = None,
         grace: float | None = None, wait: bool = True,
     ) -> None:  # fmt: skip
-        """Decide, take evidence, end. With `wait` the evidence gets its budget now; a time limit has taken it before."""
+        """Decide, take evidence, end.
+
+        With `wait` the evidence gets its budget now; a time limit has taken it before.
+        """
         if not self.decide(status, reason=reason, limit=limit):
             return
         self.grace = self.command.grace if grace is None else grace
@@ -284,9 +279,7 @@ class Call:
         if self.phase is Phase.KILLING:
             return
         members = (
-            self.room.boundary.members(limit=64)
-            if self.record.processes == 0 or self.phase is Phase.GRACE
-            else []
+            self.room.boundary.members(limit=64) if self.record.processes == 0 or self.phase is Phase.GRACE else []
         )
         self.record.processes = max(self.record.processes, len(members))
         self.record.escalated = self.phase is Phase.GRACE and bool(members)

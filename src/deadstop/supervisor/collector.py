@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the reading of evidence in a process of its own, so that it can never delay a kill.
 
-Reading /proc can block: `cmdline` waits for a memory lock that a process in uninterruptible sleep may hold. So a forked
-child reads and writes what it finds to a pipe; the supervisor takes what has come when the time is over and ends the child.
+Reading /proc can block: `cmdline` waits for a memory lock that a process in uninterruptible sleep may hold. So a
+forked child reads and writes what it finds to a pipe; the supervisor takes what has come when the time is over and
+ends the child.
 """
 
 from __future__ import annotations

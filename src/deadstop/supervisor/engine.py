@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The supervisor's engine: opens boundaries, starts calls in them, keeps the loop. Used by `deadstop run` and by the server."""
+"""The supervisor's engine: opens boundaries, starts calls in them, keeps the loop.
+
+Used by `deadstop run` and by the server.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thread, one poll, one heap of times: what keeps every deadline. No asyncio: it starts slower than a whole call."""
+"""One thread, one poll, one heap of times: what keeps every deadline.
+
+No asyncio: it starts slower than a whole call.
+"""
 
 from __future__ import annotations
 
@@ -50,17 +53,13 @@ class Loop:
     def unwatch_writable(self, fd: int) -> None:
         self._change(fd, self._writers, None)
 
-    def _change(
-        self, fd: int, table: dict[int, Callable[[], object]], callback: Callable[[], object] | None
-    ) -> None:
+    def _change(self, fd: int, table: dict[int, Callable[[], object]], callback: Callable[[], object] | None) -> None:
         known = fd in self._readers or fd in self._writers
         if callback is None:
             table.pop(fd, None)
         else:
             table[fd] = callback
-        events = (select.EPOLLIN if fd in self._readers else 0) | (
-            select.EPOLLOUT if fd in self._writers else 0
-        )
+        events = (select.EPOLLIN if fd in self._readers else 0) | (select.EPOLLOUT if fd in self._writers else 0)
         if events and known:
             self._poll.modify(fd, events)
         elif events:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a payload prints: counted whole, kept as a bounded tail, handed on as it comes, never waited for.
 
-Nothing here can be made to grow by a payload. When whoever receives the stream is slow, reading stops until it has taken
-what there is; the payload then blocks in its own write, as it would on any full pipe, and its deadline goes on.
+Nothing here can be made to grow by a payload. When whoever receives the stream is slow, reading stops until it has
+taken what there is; the payload then blocks in its own write, as it would on any full pipe, and its deadline goes on.
 """
 
 from __future__ import annotations

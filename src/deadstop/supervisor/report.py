@@ -191,9 +191,9 @@ def _diagnosis(record: Record) -> Diagnosis | None:
     read_now = record.seen.get("diagnosis")
     waited = record.input_wait
     since = round((record.decided or clock.monotonic()) - waited["since"], 3) if waited else None
-    if read_now is None and waited is None:
-        return None
-    if read_now is None and waited is not None:
+    if read_now is None:
+        if waited is None:
+            return None
         detail, pid = waited.get("detail", ""), waited.get("pid")
         return Diagnosis("waiting_for_input", detail, pid, 0.9, HINTS["waiting_for_input"], since)
     return Diagnosis(
@@ -230,9 +230,7 @@ def _hint(record: Record, evidence: Evidence | None) -> str | None:
 def _effect(call: Call) -> str:
     boundary = call.room.boundary
     confined = boundary.level == "sandbox"
-    open_to_world = getattr(boundary, "net", True) or any(
-        bind.writable for bind in getattr(boundary, "binds", ())
-    )
+    open_to_world = getattr(boundary, "net", True) or any(bind.writable for bind in getattr(boundary, "binds", ()))
     return "none" if confined and not open_to_world else "undeclared"
 
 

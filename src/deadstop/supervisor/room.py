@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A boundary in use: its messages are handed to the calls in it, its end is watched, and **this is where a kill happens**.
+"""A boundary in use: hands its messages to the calls in it and watches its end. **This is where a kill happens.**
 
-`Room.kill` is the only place that ends a boundary. It sends the kill, waits (without blocking) for the descriptor that
-proves the end, and gives up honestly after PROOF_S: then the receipt says `unkillable` or proof `none`, never zero.
+`Room.kill` is the only place that ends a boundary. It sends the kill, waits (without blocking) for the descriptor
+that proves the end, and gives up honestly after PROOF_S: then the receipt says `unkillable` or proof `none`, never
+zero.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Room:
     def ended(self) -> bool:
         return self.gone is not None
 
-    # -- messages -------------------------------------------------------------------------------------------------------
+    # -- messages ----------------------------------------------------------------------------------------------------
 
     def receive(self) -> None:
         """Hand on what init has to say. Also called before a deadline is judged: the message may be there already."""
@@ -80,7 +81,7 @@ class Room:
         for listener in list(self.listeners.values()):
             listener(message, [])
 
-    # -- the end --------------------------------------------------------------------------------------------------------
+    # -- the end -----------------------------------------------------------------------------------------------------
 
     def kill(self, when_gone: Callable[[], None]) -> None:
         """End everything inside; `when_gone` is called once, when that is shown or given up on."""
@@ -146,10 +147,10 @@ class Room:
         if gone.proof != "none":
             self.boundary.close()
 
-    # -- what a limit says ------------------------------------------------------------------------------------------------
+    # -- what a limit says -------------------------------------------------------------------------------------------
 
     def resource_exceeded(self) -> str | None:
-        """The ceiling that was hit, if one was: memory (a member was killed for it) or disk (private files are full)."""
+        """The ceiling that was hit: memory (a member was killed for it) or disk (the private files are full)."""
         group = self.boundary.group
         if not self.ended and group and "memory" in group.enforced and group.out_of_memory_kills():
             return "memory"

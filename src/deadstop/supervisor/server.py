@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The private supervisor: one small process that the library starts on first use and that ends with its caller.
 
-It is not in the caller, so that a caller that is frozen, killed or holds the interpreter lock moves no deadline. It ends, and
-takes everything along, when the control socket closes or the caller's pidfd says that the caller is gone.
+It is not in the caller, so that a caller that is frozen, killed or holds the interpreter lock moves no deadline. It
+ends, and takes everything along, when the control socket closes or the caller's pidfd says that the caller is gone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Peer:
         channel.setblocking(False)
         self.loop.watch(channel.fileno(), self._readable)
 
-    # -- in -----------------------------------------------------------------------------------------------------------
+    # -- in ----------------------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
         got = wire.receive(self.channel)
@@ -71,9 +71,7 @@ class Peer:
             elif kind == wire.KILL and self.room:
                 self.room.kill(self._room_gone)
         except DeadstopError as problem:
-            self.send(
-                wire.json_frame(wire.FAILED, {"type": type(problem).__name__, "args": list(problem.args)})
-            )
+            self.send(wire.json_frame(wire.FAILED, {"type": type(problem).__name__, "args": list(problem.args)}))
 
     def _take_fds(self, document: dict[str, Any], extra: int = 0) -> list[int]:
         count = document["has_cwd"] + document["has_stdin"] + extra
@@ -96,9 +94,7 @@ class Peer:
         cwd = fds.pop(0) if document["has_cwd"] else None
         stdin = fds.pop(0) if document["has_stdin"] else None
         sink = self if command.stream else None
-        self.call = self.server.engine.start(
-            room, command, stdin, cwd, self._done, owns_room=owns_room, sink=sink
-        )
+        self.call = self.server.engine.start(room, command, stdin, cwd, self._done, owns_room=owns_room, sink=sink)
         if not self.closing:
             self.send(wire.frame(wire.STARTED), [room.boundary.exit_fd])
         for fd in (cwd, stdin):
@@ -116,7 +112,7 @@ class Peer:
         else:
             self.close()
 
-    # -- out ----------------------------------------------------------------------------------------------------------
+    # -- out ---------------------------------------------------------------------------------------------------------
 
     def _done(self, result: ToolResult) -> None:
         self.send(wire.frame(wire.DONE, result.to_json().encode()))
@@ -139,7 +135,8 @@ class Peer:
         kill_at = room.kill_at if room.kill_at is not None else room.gone_at
         receipt = Receipt(
             boundary=room.boundary.level, method=tuple(room.boundary.methods), proof=room.gone.proof,
-            survivors=room.gone.survivors, kill_ms=round((room.gone_at - kill_at) * 1000, 2), unkillable=room.unkillable,
+            survivors=room.gone.survivors, kill_ms=round((room.gone_at - kill_at) * 1000, 2),
+            unkillable=room.unkillable,
         )  # fmt: skip
         from ..contract import receipt_to_dict
 
@@ -172,7 +169,7 @@ class Peer:
         if was_full and self.call:
             self.call.resume_output()
 
-    # -- as a sink ------------------------------------------------------------------------------------------------------
+    # -- as a sink ---------------------------------------------------------------------------------------------------
 
     def write(self, stream: str, data: bytes) -> None:
         self.send(wire.frame(wire.OUTPUT, wire.STREAMS[stream] + data))
@@ -210,9 +207,7 @@ class Server:
         try:
             room = self.engine.open(place_from_dict(place))
         except OSError as problem:
-            raise BoundaryUnavailable(
-                place["isolation"], f"{problem.strerror} ({problem.filename})"
-            ) from problem
+            raise BoundaryUnavailable(place["isolation"], f"{problem.strerror} ({problem.filename})") from problem
         self.rooms.append(room)
         return room
 

@@ -32,9 +32,7 @@ def collect(view: View, emit: Emit) -> None:
         emit({"processes": process_list(snapshot), "count": len(snapshot.pids)})
         finding = _find(snapshot)
         took = round((time.monotonic() - started) * 1000, 2)
-        emit(
-            {"diagnosis": _described(snapshot, finding), "complete": not snapshot.cut_short, "took_ms": took}
-        )
+        emit({"diagnosis": _described(snapshot, finding), "complete": not snapshot.cut_short, "took_ms": took})
     finally:
         snapshot.close()
 

@@ -32,9 +32,7 @@ def diagnose(snapshot: Snapshot) -> Finding:
     finding = walk.start(leader)
     finding = _endless_commands(snapshot, finding)
     finding = _flood(snapshot, finding)
-    if (
-        finding.kind in _VAGUE
-    ):  # the leader explains nothing: any other process that is busy or blocked on the outside
+    if finding.kind in _VAGUE:  # the leader explains nothing: any other process that is busy or blocked on the outside
         finding = walk.elsewhere(finding)
     finding = _end_of_input(snapshot, finding)
     if finding.kind == "waiting_for_input" and (question := prompts.ended_on_prompt(snapshot.view.tail)):
@@ -126,9 +124,7 @@ def _fork_storm(snapshot: Snapshot) -> Finding | None:
     rate = f", about {snapshot.forks / window:.0f} new ones a second" if snapshot.forks else ""
     refusals = "; the kernel refused to start more" if counters.get("pids_events.max", 0) else ""
     chain = [snapshot.view.leader]
-    return Finding(
-        "fork_storm", snapshot.view.leader, f"{count} processes{limit}{rate}{refusals}", 0.95, chain=chain
-    )
+    return Finding("fork_storm", snapshot.view.leader, f"{count} processes{limit}{rate}{refusals}", 0.95, chain=chain)
 
 
 def _memory_pressure(snapshot: Snapshot) -> Finding | None:

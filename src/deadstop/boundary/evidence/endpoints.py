@@ -28,9 +28,7 @@ class _Reason:
     waits_for: list[int] = field(default_factory=list)
 
 
-def explain(
-    snapshot: Snapshot, pid: int, wait: Wait, sleeping: Callable[[Snapshot, int, Wait], Finding]
-) -> Finding:
+def explain(snapshot: Snapshot, pid: int, wait: Wait, sleeping: Callable[[Snapshot, int, Wait], Finding]) -> Finding:
     """What a read, write, accept, connect or poll waits for; `sleeping` judges a timed poll on nothing
     telling.
     """
@@ -61,9 +59,7 @@ def _nothing_telling(
 ) -> Finding:
     me, children = snapshot.who(pid), snapshot.children(pid)
     if children:
-        return Finding(
-            "waiting_for_child", pid, f"{me} idles in its event loop; it has children", 0.5, children
-        )
+        return Finding("waiting_for_child", pid, f"{me} idles in its event loop; it has children", 0.5, children)
     if wait.timeout is not None:
         finding = sleeping(snapshot, pid, wait)
         finding.confidence = min(finding.confidence, 0.6)
@@ -122,14 +118,10 @@ def _pipe(snapshot: Snapshot, pid: int, wait: Wait, number: int, key: str) -> _R
     if not holders:
         sure = 0.5 if snapshot.denied - {pid} else (0.95 if number == 0 else 0.8)
         order = 0 if wait.operation == "read" else 3
-        return _Reason(
-            order, "waiting_for_input", f"{me} reads a pipe (fd {number}) that nobody inside writes", sure
-        )
+        return _Reason(order, "waiting_for_input", f"{me} reads a pipe (fd {number}) that nobody inside writes", sure)
     if others:
         shown = ", ".join(snapshot.who(other) for other in others[:4])
-        return _Reason(
-            1, "pipe_wait", f"{me} {'reads' if reads else 'writes to'} a pipe of {shown}", 0.7, others
-        )
+        return _Reason(1, "pipe_wait", f"{me} {'reads' if reads else 'writes to'} a pipe of {shown}", 0.7, others)
     if wait.operation != "poll":  # a pipe to itself in a poll set is how event loops wake themselves
         return _Reason(1, "pipe_wait", f"{me} waits on a pipe whose other end only it holds", 0.9)
     return None
@@ -168,15 +160,9 @@ def _unix(snapshot: Snapshot, pid: int, wait: Wait, number: int, found: Socket) 
     others = [holder for holder in holders if holder != pid]
     if others:
         shown = ", ".join(snapshot.who(other) for other in others[:4])
-        return _Reason(
-            5 if polled else 1, "pipe_wait", f"{me} waits on a unix socket of {shown}", 0.6, others
-        )
+        return _Reason(5 if polled else 1, "pipe_wait", f"{me} waits on a unix socket of {shown}", 0.6, others)
     if holders:  # a pair of its own: how event loops wake themselves
-        return (
-            None
-            if polled
-            else _Reason(1, "pipe_wait", f"{me} waits on a socket pair that only it holds", 0.9)
-        )
+        return None if polled else _Reason(1, "pipe_wait", f"{me} waits on a socket pair that only it holds", 0.9)
     if number == 0 and wait.operation != "write":
         return _Reason(3, "waiting_for_input", f"{me} reads a socket (fd 0) that nobody inside writes", 0.8)
     if polled and not found.peer_inode:
@@ -199,9 +185,7 @@ def _tcp(snapshot: Snapshot, pid: int, wait: Wait, found: Socket) -> _Reason | N
         detail = f"{me} connects to {found.peer}: SYN_SENT, {found.retries} retries, no answer"
         return _Reason(1, "network_wait", detail, 0.97)
     if found.unsent and found.retries:
-        detail = (
-            f"{me} sent to {found.peer}, {found.unsent} bytes not acknowledged after {found.retries} retries"
-        )
+        detail = f"{me} sent to {found.peer}, {found.unsent} bytes not acknowledged after {found.retries} retries"
         return _Reason(1, "network_wait", detail, 0.95)
     if found.state in _BROKEN and wait.operation == "poll":
         return None

@@ -16,17 +16,13 @@ HINTS = {
         "the other end did not answer: check that the address is right and reachable from here, and set a "
         "connect and read timeout in the tool itself"
     ),
-    "serving": (
-        "it is a server and runs until stopped: start it in the background, wait for its port, then go on"
-    ),
+    "serving": ("it is a server and runs until stopped: start it in the background, wait for its port, then go on"),
     "sleeping": "it slept on purpose: shorten the wait, or wait for the condition instead of a fixed time",
     "event_wait": (
         "it watches for events and never ends by itself: use a form that reads once and exits, or bound "
         "it by count or time"
     ),
-    "disk_wait": (
-        "the disk or a network file system did not answer: check the mount; trying again now will wait too"
-    ),
+    "disk_wait": ("the disk or a network file system did not answer: check the mount; trying again now will wait too"),
     "lock_wait": (
         "it waits for a lock: if another process is named, let that one finish; if it is its own threads, "
         "it is a deadlock in the program"
@@ -47,8 +43,7 @@ HINTS = {
         "terminal; continue or end it"
     ),
     "zombie_wait": (
-        "a child is dead but its parent does not collect it: the parent waits for something else; look at "
-        "the parent"
+        "a child is dead but its parent does not collect it: the parent waits for something else; look at the parent"
     ),
     "waiting_for_child": "it waits for a child whose own reason is not known: run that child alone",
     "unknown": "no single cause could be read; see the process list",

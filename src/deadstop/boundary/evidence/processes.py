@@ -21,9 +21,7 @@ def explain(snapshot: Snapshot, pid: int) -> Finding:
         cause = "traced" if found.state == "t" else "by a signal, or by terminal access from the background"
         return Finding("stopped", pid, f"{me} is stopped ({cause})", 0.97)
     if found.state in "ZX" and found.threads <= 1:
-        return Finding(
-            "zombie_wait", pid, f"{me} is dead, {snapshot.who(found.parent)} has not collected it", 0.8
-        )
+        return Finding("zombie_wait", pid, f"{me} is dead, {snapshot.who(found.parent)} has not collected it", 0.8)
     findings = _thread_findings(snapshot, found)
     if not findings:
         return Finding("unknown", pid, f"{me} went away while it was read", 0.1)
@@ -87,9 +85,7 @@ def _by_operation(snapshot: Snapshot, pid: int, state: str, wait: Wait) -> Findi
         if operation == "vfork":
             return _vfork(snapshot, pid, me)
         where = wait.channel or wait.name
-        return Finding(
-            "disk_wait", pid, f"{me} is in an uninterruptible wait ({where})", 0.85 if state == "D" else 0.6
-        )
+        return Finding("disk_wait", pid, f"{me} is in an uninterruptible wait ({where})", 0.85 if state == "D" else 0.6)
     if operation in ("read", "write", "accept", "connect", "poll"):
         return endpoints.explain(snapshot, pid, wait, _sleeping)
     rule = _RULES.get(operation)
@@ -123,9 +119,7 @@ def _vfork(snapshot: Snapshot, pid: int, me: str, _wait: Wait | None = None) -> 
 def _futex(snapshot: Snapshot, pid: int, me: str, wait: Wait) -> Finding:
     left = "" if wait.timeout is None else f", {wait.timeout:.0f} s left"
     where = f"{wait.target:#x}" if wait.target > 0 else "futex"
-    return Finding(
-        "lock_wait", pid, f"{me} waits for a lock ({where}{left})", 0.7 if wait.timeout is None else 0.5
-    )
+    return Finding("lock_wait", pid, f"{me} waits for a lock ({where}{left})", 0.7 if wait.timeout is None else 0.5)
 
 
 def _file_lock(snapshot: Snapshot, pid: int, me: str, wait: Wait) -> Finding:
@@ -148,9 +142,7 @@ def _message_queue(snapshot: Snapshot, pid: int, me: str, wait: Wait) -> Finding
 
 def _open(snapshot: Snapshot, pid: int, me: str, wait: Wait) -> Finding:
     if "partner" in wait.channel or "fifo" in wait.channel:
-        return Finding(
-            "pipe_wait", pid, f"{me} opens a named pipe that nobody has opened on the other side", 0.85
-        )
+        return Finding("pipe_wait", pid, f"{me} opens a named pipe that nobody has opened on the other side", 0.85)
     return Finding("disk_wait", pid, f"{me} is opening a file ({wait.channel})", 0.6)
 
 
@@ -182,19 +174,11 @@ def _sleep(snapshot: Snapshot, pid: int, me: str, wait: Wait) -> Finding:
 def _sleeping(snapshot: Snapshot, pid: int, wait: Wait) -> Finding:
     """A sleep, or a poll on nothing with a time limit: on purpose, between tries, or for a lock."""
     me, found, seconds = snapshot.who(pid), snapshot.after[pid], wait.timeout
-    if (
-        (seconds is None or seconds < 1)
-        and wait.operation == "sleep"
-        and (held := snapshot.locks.polled_by(pid))
-    ):
-        return Finding(
-            "lock_wait", pid, f"{me} polls a file locked by {snapshot.who(held[0])}: {held[1]}", 0.9
-        )
+    if (seconds is None or seconds < 1) and wait.operation == "sleep" and (held := snapshot.locks.polled_by(pid)):
+        return Finding("lock_wait", pid, f"{me} polls a file locked by {snapshot.who(held[0])}: {held[1]}", 0.9)
     again = prompts.repeated_line(snapshot.view.tail)
     if seconds is not None and seconds <= 30 and (how := _tries(snapshot, found, seconds, bool(again))):
-        detail = f"{me} sleeps {seconds:.2g} s at a time, {how}" + (
-            f"; it keeps printing {again!r}" if again else ""
-        )
+        detail = f"{me} sleeps {seconds:.2g} s at a time, {how}" + (f"; it keeps printing {again!r}" if again else "")
         return Finding("retry_loop", pid, detail, 0.9 if again else 0.6)
     span = "" if seconds is None else f", {seconds:.1f} s {'left' if wait.absolute else 'asked for'}"
     return Finding("sleeping", pid, f"{me} sleeps{span}", 0.95 if seconds else 0.8)

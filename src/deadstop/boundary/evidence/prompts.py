@@ -31,9 +31,7 @@ _NOT_A_PROMPT = re.compile(
     r"(?i)\b(?:error|errno|warn(?:ing)?|fail(?:ed|ure)?|exception|fatal|traceback|panic|info|debug|trace|notice)\b|https?:$"
     r"|^\d{2,4}[-/:]\d\d|^\["
 )
-_ASKED = re.compile(
-    rf"(?i)^(.{{0,120}}?(?:{_CHOICE}\s*[:?>]?|(?:\?|:|>)(?:\s+{_CHOICE}\s*[:?>]?)?))(?:\s+|$)(.*)$"
-)
+_ASKED = re.compile(rf"(?i)^(.{{0,120}}?(?:{_CHOICE}\s*[:?>]?|(?:\?|:|>)(?:\s+{_CHOICE}\s*[:?>]?)?))(?:\s+|$)(.*)$")
 
 
 def ended_on_prompt(tail: bytes) -> str | None:

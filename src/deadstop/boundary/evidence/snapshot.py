@@ -70,9 +70,7 @@ class Snapshot:
         self.pids = now
         self.after = self._sample(now)
         self.counters = self._read_counters()
-        self.growth = {
-            key: self.counters[key] - old for key, old in self._counters.items() if key in self.counters
-        }
+        self.growth = {key: self.counters[key] - old for key, old in self._counters.items() if key in self.counters}
         self.forks = max(0, self._newest_number(now) - self._newest)
         self.uptime = proc.uptime()
 
@@ -137,11 +135,7 @@ class Snapshot:
             return 0.0
         threads = self.after[pid].threads
         if pid in self._spent:
-            return (
-                (proc.run_time(pid, threads)[0] - self._spent[pid][0])
-                / 1e9
-                / (time.monotonic() - self._sampled_at)
-            )
+            return (proc.run_time(pid, threads)[0] - self._spent[pid][0]) / 1e9 / (time.monotonic() - self._sampled_at)
         start, first = time.monotonic(), proc.run_time(pid, threads)[0]
         time.sleep(0.004)
         return (proc.run_time(pid, threads)[0] - first) / 1e9 / (time.monotonic() - start)

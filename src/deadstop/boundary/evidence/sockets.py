@@ -23,9 +23,7 @@ STATES = (
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
 _CLONE_NEWNET = 0x40000000
-_DUMP_LIMIT = (
-    4 << 20
-)  # bytes of answer per table: on a host with 100000 sockets the look ends instead of the budget
+_DUMP_LIMIT = 4 << 20  # bytes of answer per table: on a host with 100000 sockets the look ends instead of the budget
 
 
 @dataclass
@@ -76,11 +74,7 @@ class Sockets:
         for table in self._tables.values():
             if known in table.entries.values():
                 for inode, entry in table.entries.items():
-                    if (
-                        entry.local == known.peer
-                        and entry.peer == known.local
-                        and entry.protocol == known.protocol
-                    ):
+                    if entry.local == known.peer and entry.peer == known.local and entry.protocol == known.protocol:
                         return inode
         return 0
 

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 
 from . import proc, syscalls
 
-_READABLE = (
-    0x1 | 0x4
-)  # EPOLLIN and EPOLLOUT: a descriptor watched for hang-ups alone does not make anybody wait
+_READABLE = 0x1 | 0x4  # EPOLLIN and EPOLLOUT: a descriptor watched for hang-ups alone does not make anybody wait
 _LOCK_COMMANDS = (7, 38)  # F_SETLKW, F_OFD_SETLKW
 
 
@@ -110,12 +108,7 @@ def epoll_targets(pid: int, number: int) -> list[int]:
     found: list[int] = []
     for line in proc.read_whole(f"/proc/{pid}/fdinfo/{number}", 1 << 16).splitlines():
         words = line.split()
-        if (
-            len(words) >= 4
-            and words[0] == b"tfd:"
-            and words[2] == b"events:"
-            and int(words[3], 16) & _READABLE
-        ):
+        if len(words) >= 4 and words[0] == b"tfd:" and words[2] == b"events:" and int(words[3], 16) & _READABLE:
             found.append(int(words[1]))
     return found
 

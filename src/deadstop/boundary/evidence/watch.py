@@ -121,9 +121,7 @@ class _Watch:
         elif self._suspect == finding.pid and self._reported is None:
             self._reported = (finding.pid, proc.reads_done(finding.pid))
             number = proc.namespace_pid(finding.pid)
-            self._report(
-                {"waiting": True, "pid": number, "since": self._quiet_since, "detail": finding.detail}
-            )
+            self._report({"waiting": True, "pid": number, "since": self._quiet_since, "detail": finding.detail})
         else:
             self._suspect = finding.pid
         self._next_look = now + self._look_pause
