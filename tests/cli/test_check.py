@@ -6,8 +6,9 @@ from __future__ import annotations
 import subprocess
 from typing import Any
 
-from hosts import Host
 from test_doctor import groups_of, in_session
+
+from hosts import Host
 
 
 def check(host: Host, *words: str, **options: Any) -> tuple[int, dict[str, str], list[str]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from hosts import Host
 
 LIMITS = ("--memory", "256M", "--pids", "64", "--cpus", "0.5", "--disk", "16M")
@@ -30,7 +31,7 @@ def doctor_json(host: Host) -> dict[str, Any]:
 
 
 def level(report: dict[str, Any], name: str) -> dict[str, Any]:
-    found = [level for level in report["levels"] if level["name"] == name]
+    found: list[dict[str, Any]] = [level for level in report["levels"] if level["name"] == name]
     assert len(found) == 1
     return found[0]
 

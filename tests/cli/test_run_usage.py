@@ -23,7 +23,7 @@ REFUSED = [
     (["--grace", "-1"], ["'-1'", "above zero"]),
     (["--memory", "0"], ["'0'", "above zero"]),
     (["--memory", "1.5x"], ["'1.5x'", "512M"]),
-    (["--disk", "-5M"], ["'-5M'", "above zero"]),
+    (["--disk=-5M"], ["'-5M'", "above zero"]),
     (["--output-limit", "lots"], ["'lots'", "above zero"]),
     (["--pids", "0"], ["0", "above zero"]),
     (["--pids", "-3"], ["-3", "above zero"]),

@@ -26,7 +26,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from .. import wire
 from . import payload, syscalls
@@ -174,7 +174,7 @@ class Init:
         drain()
         os._exit(0)
 
-    def send(self, message: tuple[object, ...], fds: list[int] | None = None) -> None:
+    def send(self, message: tuple[Any, ...], fds: list[int] | None = None) -> None:
         try:
             socket.send_fds(self.lifeline, [marshal.dumps(message)], fds or [])
         except OSError:

@@ -260,7 +260,8 @@ def _namespace_fix(number: int) -> str:
     import errno
 
     if os.geteuid() == 0 and not _has_sys_admin():
-        return "give root CAP_SYS_ADMIN (in a container: --cap-add SYS_ADMIN), or run as an ordinary user"
+        other = "" if _status("Seccomp") == "2" else ", or run as an ordinary user"
+        return f"give root CAP_SYS_ADMIN (in a container: --cap-add SYS_ADMIN){other}"
     for name, refusing, allowing in SETTINGS:
         if _setting(name) == refusing:
             return f"as root: sysctl -w {name.replace('/', '.')}={allowing}"
@@ -322,9 +323,10 @@ def _cgroup_fix(controller: str) -> str:
     return scope
 
 
-def _own_group(group: str, user: int, parent_control: str, controller: str) -> str:
+def _own_group(folder: str, user: int, controller: str, is_v2: bool) -> str:
     """A line for root. deadstop has to be alone in its group: v2 gives no controllers on from a shared one."""
-    steps = [f"echo +{controller} > {parent_control}"] if parent_control else []
+    group = f"{folder}/agents"
+    steps = [f"echo +{controller} > {folder}/cgroup.subtree_control"] if is_v2 else []
     steps += [f"mkdir -p {group}", f"chown -R {user} {group}"]
     become = f"setpriv --reuid {user} --regid {os.getegid()} --clear-groups " if user else ""
     start = f"sh -c 'echo $$ > {group}/cgroup.procs && exec {become}deadstop ...'"

@@ -321,7 +321,11 @@ def _owner_map(uid: int, gid: int, inside: int) -> int:
 
 def _reserve_uid() -> tuple[int, int]:
     """A host user id that no other live sandbox of this host has, and the descriptor that holds it."""
-    os.makedirs(UID_LOCKS, mode=0o700, exist_ok=True)
+    try:
+        os.makedirs(UID_LOCKS, mode=0o700, exist_ok=True)
+    except OSError as problem:
+        reason = f"no place for the locks of user ids ({UID_LOCKS}: {problem.strerror})"
+        raise BoundaryUnavailable("sandbox", reason, "make it writable for root, or run as an ordinary user") from None
     start = int.from_bytes(os.urandom(2), "big")
     for step in range(HOST_UIDS):
         uid = FIRST_HOST_UID + (start + step) % HOST_UIDS

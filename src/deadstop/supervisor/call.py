@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from .. import clock
 from ..boundary import payload
-from ..boundary.evidence import View, collect, watch_input
 from ..model import Command
 from ..results import FiredLimit, Status, ToolResult
 from .collector import Collector, Report
@@ -26,6 +25,7 @@ from .output import Pump, Sink
 from .report import Record, build
 
 if TYPE_CHECKING:
+    from ..boundary.evidence import View
     from .room import Room
 
 EVIDENCE_S = 0.08  # evidence begins this long before a time limit, and an unforeseen end waits this long for it
@@ -112,6 +112,8 @@ class Call:
         self.record.spawned = clock.monotonic()
         self.loop.watch(self.leader_fd, self._leader_gone)
         if self.command.on_input_wait == "kill" or self.command.stdin != "null":
+            from ..boundary.evidence import watch_input
+
             view = self._view()
             self.watcher = Collector(self.loop, lambda emit: watch_input(view, emit), self._input_report)
 
@@ -192,6 +194,8 @@ class Call:
     # -- evidence ----------------------------------------------------------------------------------------------------
 
     def _view(self) -> View:
+        from ..boundary.evidence import View  # only a call that does not end by itself pays for loading this
+
         room, now = self.room, clock.monotonic()
         tails = sorted(self.pumps, key=lambda pump: pump.tail.total > 0)
         return View(
@@ -206,6 +210,8 @@ class Call:
             self.collector.stop()
         if not self.leader or self.room.ended:
             return
+        from ..boundary.evidence import collect
+
         view = self._view()
         self.record.evidence_started()
         self.collector = Collector(

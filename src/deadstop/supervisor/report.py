@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from .. import clock
 from ..boundary.cgroup import read
-from ..boundary.evidence import ended_on_prompt
-from ..boundary.evidence.hints import HINTS
 from ..model import Command
 from ..results import (
     Diagnosis,
@@ -194,6 +192,8 @@ def _diagnosis(record: Record) -> Diagnosis | None:
     if read_now is None:
         if waited is None:
             return None
+        from ..boundary.evidence.hints import HINTS
+
         detail, pid = waited.get("detail", ""), waited.get("pid")
         return Diagnosis("waiting_for_input", detail, pid, 0.9, HINTS["waiting_for_input"], since)
     return Diagnosis(
@@ -209,11 +209,16 @@ def _diagnosis(record: Record) -> Diagnosis | None:
 
 def _answered_by_end_of_input(call: Call) -> Diagnosis | None:
     """Many programs take a closed stdin for a yes, or for success: say that the question was never answered."""
-    if call.command.stdin != "null" or call.record.status is not Status.COMPLETED:
+    unfinished = [last for pump in call.pumps if (last := pump.tail.last(400)) and not last.endswith(b"\n")]
+    if call.command.stdin != "null" or call.record.status is not Status.COMPLETED or not unfinished:
         return None
-    for pump in call.pumps:
-        question = ended_on_prompt(pump.tail.last(400))
+    from ..boundary.evidence import ended_on_prompt
+
+    for last in unfinished:
+        question = ended_on_prompt(last)
         if question:
+            from ..boundary.evidence.hints import HINTS
+
             detail = f"its last output is a question, {question!r}; stdin was closed, so it read end-of-input"
             return Diagnosis("waiting_for_input", detail, None, 0.6, HINTS["waiting_for_input"])
     return None
@@ -223,6 +228,8 @@ def _hint(record: Record, evidence: Evidence | None) -> str | None:
     if evidence and evidence.diagnosis:
         return evidence.diagnosis.hint
     if record.status is Status.RESOURCE_LIMIT and record.limit:
+        from ..boundary.evidence.hints import HINTS
+
         return {"memory": HINTS["memory_pressure"], "output": HINTS["output_flood"]}.get(record.limit.which)
     return None
 

@@ -7,6 +7,7 @@ ends, and takes everything along, when the control socket closes or the caller's
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
@@ -247,6 +248,7 @@ class Server:
 def main(control_fd: int, caller_fd: int) -> NoReturn:
     """Entry of the process that the library starts. Its exit ends whatever it still held."""
     os.chdir("/")
+    importlib.import_module("deadstop.boundary.evidence")  # now, not when a deadline is near
     server = Server(socket.socket(fileno=control_fd), caller_fd)
     control = server.control
     control.send(b"ready")
