@@ -73,8 +73,8 @@ def test_a_line_is_seen_while_the_command_still_runs(host: Host) -> None:
     printed = float(process.stdout.readline())
     assert 0 <= time.monotonic() - printed < 1
     assert process.poll() is None
-    out, err = _communicate(process, 10, b"yes\n")
-    assert (process.returncode, out, err) == (0, b"answered yes\n", b"" if host.namespaces else err)
+    out, _ = _communicate(process, 10, b"yes\n")
+    assert (process.returncode, out) == (0, b"answered yes\n")
 
 
 def test_both_streams_are_separate_complete_and_byte_exact(host: Host) -> None:
@@ -213,8 +213,8 @@ def test_closed_descriptors_hurt_nobody(one_host: Host, redirect: str) -> None:
     process = _shell(one_host, redirect, "run", "--timeout", "5", "--", "bash", "-c", script, **PIPES)
     out, err = _communicate(process, 15)
     assert process.returncode == 3, err.decode()
-    assert out == (b"" if "1>&-" in redirect or " >&-" in f" {redirect}" else b"out\n")
-    assert err == (b"" if "2>&-" in redirect else b"err\n")
+    assert out == (b"" if ">&-" in redirect.split() else b"out\n")
+    assert err == (b"" if "2>&-" in redirect.split() else b"err\n")
 
 
 def _flags(fds: list[int]) -> list[int]:

@@ -26,9 +26,7 @@ class Case:
     lifeline.
     """
 
-    def __init__(
-        self, argv: list[str], stdin: str = "null", env: dict[str, str] | None = None, cgroup: Any = None
-    ):
+    def __init__(self, argv: list[str], stdin: str = "null", env: dict[str, str] | None = None, cgroup: Any = None):
         self.stdin, self.output, self.started = stdin, bytearray(), time.monotonic()
         self.cgroup: dict[str, str] = {}
         self.input = -1

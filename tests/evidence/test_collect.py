@@ -114,9 +114,7 @@ def test_two_hundred_processes_are_cheap_and_the_list_is_bounded() -> None:
 
 
 def test_long_and_dirty_command_lines_become_one_line() -> None:
-    with Case(
-        [sys.executable, "-c", "import time; time.sleep(1000)", "a\nb\x1b[31m" + "x" * 100_000]
-    ) as case:
+    with Case([sys.executable, "-c", "import time; time.sleep(1000)", "a\nb\x1b[31m" + "x" * 100_000]) as case:
         until(lambda: "a b" in proc.command_line(case.leader))
         shown = case.look()["processes"][0]["cmd"]
         assert len(shown) <= 200

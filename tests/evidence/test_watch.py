@@ -70,6 +70,7 @@ WAITS = {
     "select again": ([PY, f"{ZOO}/poller.py", "select_again"], "open"),
     "getpass": ([PY, "-c", "import getpass; getpass.getpass()"], "tty"),
     "asyncio": ([PY, f"{ZOO}/asyncio_stdin.py"], "open"),
+    "beside a thread that ticks": ([PY, f"{ZOO}/ticks_and_reads.py"], "open"),
     "asyncio thread": ([PY, f"{ZOO}/asyncio_thread_stdin.py"], "open"),
 }
 

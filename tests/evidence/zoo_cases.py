@@ -3,8 +3,8 @@
 """The zoo: commands that do not end, each with the kinds a diagnosis may give and the program it must blame.
 
 `{silent}`, `{headers_only}`, `{websocket}`, `{asks_for_login}` become ports of loopback servers, `{tmp}` a
-folder of the case's own, `{zoo}` the folder of payloads, `{python}` this interpreter. The cases marked "held
-out" were written before the rules had been run on them.
+folder of the case's own, `{zoo}` the folder of payloads, `{python}` this interpreter. The lists
+HELD_OUT and HELD_OUT_LATER were written before the rules had been run on them.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ def main(wanted: str) -> None:
     chosen = [
         case
         for case in cases.ALL
-        if (wanted in case.name or wanted == "later" and case in cases.HELD_OUT_LATER)
-        and not field.missing(case)
+        if (wanted in case.name or (wanted == "later" and case in cases.HELD_OUT_LATER)) and not field.missing(case)
     ]
     ground = field.Field(servers.ports, lambda case: batch(case, chosen))
     hits, blamed_right, costs, walls = {True: [0, 0], False: [0, 0]}, 0, [], []
@@ -41,16 +40,12 @@ def main(wanted: str) -> None:
             costs.append(found["cpu_ms"])
             walls.append(found["took_ms"])
             if not (right and blamed and found["complete"]):
-                print(
-                    f"{case.name}: {diagnosis['kind']} not {kinds}, blamed {command!r}: {diagnosis['detail']}"
-                )
+                print(f"{case.name}: {diagnosis['kind']} not {kinds}, blamed {command!r}: {diagnosis['detail']}")
             ground.end(case)
     finally:
         ground.close()
         servers.close()
-    print(
-        f"kind right: zoo {hits[False]}, held out {hits[True]}; blamed right {blamed_right} of {len(chosen)}"
-    )
+    print(f"kind right: zoo {hits[False]}, held out {hits[True]}; blamed right {blamed_right} of {len(chosen)}")
     print(f"cpu ms median {statistics.median(costs):.1f} max {max(costs):.1f}")
     print(f"wall ms median {statistics.median(walls):.1f} max {max(walls):.1f}")
 

@@ -49,8 +49,7 @@ class Boundary:
             self.pid, self.exit_fd = self._launch()
         except OSError:
             self.lifeline.close()
-            if self.group:
-                self.group.remove()
+            self.release()
             raise
         finally:
             self._inner.close()
@@ -152,8 +151,10 @@ class Boundary:
         if self.exit_fd >= 0:
             os.close(self.exit_fd)
             self.exit_fd = -1
-        if self.group:
-            self.group.remove()
+
+    def release(self) -> bool:
+        """Take the cgroup away; False if that has to be tried again. Once it worked there is nothing left of this."""
+        return self.group is None or self.group.remove()
 
 
 def _is_zombie(pid: int) -> bool:

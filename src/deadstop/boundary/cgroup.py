@@ -184,23 +184,17 @@ class Group:
         }
         return {key: path for key, path in where.items() if os.path.exists(path)}
 
-    def remove(self, seconds: float = 0.5) -> None:
-        """Take the folders away.
-
-        An emptied group can be busy for a moment: bounded, and swept at the next start if not.
-        """
-        end = time.monotonic() + seconds
+    def remove(self) -> bool:
+        """Try to take the folders away; False if one is still busy (an emptied group can be, for a moment)."""
         for folder in (*self.v1.values(), self.v2):
-            while folder:
-                try:
+            try:
+                if folder:
                     _remove_tree(folder)
-                    break
-                except FileNotFoundError:
-                    break
-                except OSError:
-                    if time.monotonic() > end:
-                        break
-                    time.sleep(0.0005)  # bounded by `end`
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return False
+        return True
 
 
 def _remove_tree(folder: str) -> None:

@@ -27,6 +27,7 @@ def request(
     umask: int,
     nice: int,
     oom_score_adj: int,
+    open_files: int,
     rlimits: list[tuple[int, int]],
     affinity: list[int] | None,
     tty: bool,
@@ -37,7 +38,7 @@ def request(
         "env": {os.fsencode(key): os.fsencode(value) for key, value in env.items()},
         "cwd": None if cwd is None else os.fsencode(cwd),
         "umask": umask, "nice": nice, "oom_score_adj": oom_score_adj, "rlimits": rlimits, "affinity": affinity,
-        "tty": tty,
+        "open_files": open_files, "tty": tty,
     }  # fmt: skip
 
 
@@ -82,7 +83,7 @@ def _steps(command: Request, stdio: list[int], error_fd: int) -> list[tuple[str,
         ("stdio", lambda: _place(stdio[:3], error_fd)),
         ("umask", lambda: os.umask(command["umask"])),
         ("priority", lambda: restore_priority(command["nice"], command["oom_score_adj"])),
-        ("rlimits", lambda: _limit(command["rlimits"], command["affinity"])),
+        ("rlimits", lambda: _limit(command)),
     ]
     if command["tty"]:
         steps.insert(4, ("terminal", lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)))
@@ -120,10 +121,12 @@ def set_oom_score_adj(value: int) -> None:
         pass  # lowering it needs a privilege; never worth failing a call for
 
 
-def _limit(rlimits: list[tuple[int, int]], affinity: list[int] | None) -> None:
-    if affinity:
-        os.sched_setaffinity(0, affinity)
-    for which, value in rlimits:
+def _limit(command: Request) -> None:
+    if command["affinity"]:
+        os.sched_setaffinity(0, command["affinity"])
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (command["open_files"], hard))
+    for which, value in command["rlimits"]:
         hard = resource.getrlimit(which)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(which, (value, value))

@@ -207,6 +207,7 @@ class Session:
             engine.run(lambda: self.result is not None)
         finally:
             relay()
+        engine.clear(room)
         assert self.result is not None
         return self.result
 

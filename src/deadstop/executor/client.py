@@ -117,8 +117,8 @@ os.register_at_fork(after_in_child=supervisor.forget)
 class Channel:
     """The socket of one call or boundary, and the reading of it, for blocking and for event loop use alike."""
 
-    def __init__(self) -> None:
-        self.socket = supervisor.connect()
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
         self.root = -1  # pidfd of the boundary's first process: readable when all of it is gone
         self.closed = False
         self._parser = wire.Parser()
@@ -183,8 +183,8 @@ os.register_at_fork(after_in_child=_drop_channels)
 class Call:
     """One call in flight. `handle` eats frames; `result` is set at the end."""
 
-    def __init__(self, channel: Channel, command: Command, on_output: OnOutput | None) -> None:
-        self.channel, self.command, self.on_output = channel, command, on_output
+    def __init__(self, channel: Channel, level: str, command: Command, on_output: OnOutput | None) -> None:
+        self.channel, self.level, self.command, self.on_output = channel, level, command, on_output
         self.result: ToolResult | None = None
         self.problem: Exception | None = None
         channel.socket.setblocking(False)
@@ -222,7 +222,7 @@ class Call:
         supervisor.kill()
         gone = self.channel.kill_root()
         receipt = Receipt(
-            boundary="process",
+            boundary=self.level,
             method=("pidfd",),
             proof="pid_namespace_reaped" if gone else "none",
             survivors=0 if gone else None,
@@ -237,24 +237,22 @@ class Call:
 
 def start_run(place: Place, command: Command, cwd: int | None, stdin: int | None, on_output: OnOutput | None) -> Call:
     """Hand over a one-shot call."""
-    channel = Channel()
+    channel = Channel(supervisor.connect())
     fds = [fd for fd in (cwd, stdin) if fd is not None]
     document = {
         "place": place_to_dict(place), "command": command_to_dict(command),
         "has_cwd": cwd is not None, "has_stdin": stdin is not None,
     }  # fmt: skip
     channel.send(wire.RUN, document, fds)
-    return Call(channel, command, on_output)
+    return Call(channel, place.isolation, command, on_output)
 
 
 def start_in(
-    boundary: Channel, command: Command, cwd: int | None, stdin: int | None, on_output: OnOutput | None
+    boundary: Channel, level: str, command: Command, cwd: int | None, stdin: int | None, on_output: OnOutput | None
 ) -> Call:
     """Hand over a call into an opened boundary."""
-    channel = Channel.__new__(Channel)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    channel.socket, channel.root, channel.closed, channel._parser = ours, -1, False, wire.Parser()
-    _open_channels.add(channel)
+    channel = Channel(ours)
     with theirs:
         fds = [theirs.fileno(), *(fd for fd in (cwd, stdin) if fd is not None)]
         document = {
@@ -263,7 +261,7 @@ def start_in(
             "has_stdin": stdin is not None,
         }
         boundary.send(wire.EXEC, document, fds)
-    return Call(channel, command, on_output)
+    return Call(channel, level, command, on_output)
 
 
 class BoundaryEnded(errors.DeadstopError):

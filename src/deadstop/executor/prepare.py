@@ -7,6 +7,7 @@ All checking is done here, before anything starts.
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +93,7 @@ def prepare_place(options: Options) -> tuple[Place, dict[str, str]]:
 def prepare(argv: Sequence[str], options: Options, *, stdin: str, size: tuple[int, int] | None = None) -> Prepared:
     """Check everything and compose the command. Raises UsageError (InvalidLimit) with one line. Starts nothing."""
     place, python = prepare_place(options)
-    return Prepared(prepare_command(argv, options, place, python, stdin=stdin, size=size), place, _host_cwd(options))
+    return Prepared(prepare_command(argv, options, place, python, stdin=stdin, size=size), place, host_cwd(options))
 
 
 def prepare_command(
@@ -103,6 +104,7 @@ def prepare_command(
     *,
     stdin: str,
     size: tuple[int, int] | None,
+    stream: bool = False,
 ) -> Command:
     words = check_argv(argv)
     given = not isinstance(options.timeout, Default)
@@ -139,6 +141,8 @@ def prepare_command(
         evidence_paths=tuple(os.path.abspath(path) for path in options.evidence_paths),
         umask=_umask(),
         nice=os.getpriority(os.PRIO_PROCESS, 0),
+        stream=stream,
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         oom_score_adj=int(read("/proc/self/oom_score_adj").strip() or 0),
     )
 
@@ -183,7 +187,7 @@ def _limits(level: str, options: Options) -> Limits:
     return Limits(**asked, defaulted=frozenset(defaulted))
 
 
-def _host_cwd(options: Options) -> str | None:
+def host_cwd(options: Options) -> str | None:
     if options.isolation == "sandbox" or options.cwd is None:
         return None
     path = os.fspath(options.cwd)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from .. import clock, wire
 from ..cancel import CancelToken
-from ..errors import BoundaryUnavailable, InternalError
+from ..errors import BoundaryUnavailable, InternalError, UsageError
 from ..model import Command, Place, place_to_dict
 from ..results import Receipt, Status, ToolResult
 from . import client
@@ -20,8 +20,8 @@ from .prepare import (
     DEFAULT,
     Default,
     Options,
+    host_cwd,
     over_before_start,
-    prepare,
     prepare_command,
     prepare_place,
     refused,
@@ -107,7 +107,7 @@ class Boundary:
         self._options = Options(isolation=isolation, **options)
         self.place, self._python = prepare_place(self._options)
         self.receipt: Receipt | None = None
-        self._channel = client.Channel()
+        self._channel = client.Channel(client.supervisor.connect())
         self._channel.socket.setblocking(False)
         self._channel.send(wire.OPEN, {"place": place_to_dict(self.place)})
         try:
@@ -157,7 +157,9 @@ class Boundary:
         if self.receipt is not None:
             return refused(command, "policy", "this boundary has ended: open a new one")
         with _Given(asked, stdin) as (cwd, source):
-            return over_before_start(command) or client.start_in(self._channel, command, cwd, source, on_output)
+            return over_before_start(command) or client.start_in(
+                self._channel, self.place.isolation, command, cwd, source, on_output
+            )
 
     def _wait_for(self, wanted: bytes) -> Receipt | None:
         """Read the boundary's own channel until this frame. Bounded."""
@@ -202,14 +204,8 @@ def _command(
     on_output: OnOutput | None,
 ) -> Command:
     kind = "tty" if options.tty else "open" if isinstance(stdin, int) and not isinstance(stdin, bool) else "null"
-    command = prepare_command(argv, options, place, python, stdin=kind, size=None)
-    return client_command(command, stream=on_output is not None)
-
-
-def client_command(command: Command, *, stream: bool) -> Command:
-    import dataclasses
-
-    return dataclasses.replace(command, stream=stream)
+    stream = on_output is not None
+    return prepare_command(argv, options, place, python, stdin=kind, size=None, stream=stream)
 
 
 def _start(
@@ -239,18 +235,14 @@ class _Given:
         self._open: list[int] = []
 
     def __enter__(self) -> tuple[int | None, int | None]:
-        from .prepare import _host_cwd
-
         cwd = None
         if self._options.isolation == "process":
-            folder = _host_cwd(self._options) or "."
+            folder = host_cwd(self._options) or "."
             cwd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             self._open.append(cwd)
         return cwd, self._input()
 
     def _input(self) -> int | None:
-        from ..errors import UsageError
-
         given = self._stdin
         if given is None or (isinstance(given, int) and not isinstance(given, bool)):
             return given
@@ -364,6 +356,3 @@ def _checked(result: ToolResult, check: bool) -> ToolResult:
     if check:
         result.unwrap()
     return result
-
-
-__all__ = ["Boundary", "prepare", "run", "run_async"]

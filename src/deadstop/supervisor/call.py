@@ -76,7 +76,7 @@ class Call:
         command, applied = self.command, self.room.boundary.applied
         request = payload.request(
             list(command.argv), command.env, cwd=command.cwd, umask=command.umask, nice=command.nice,
-            oom_score_adj=command.oom_score_adj, rlimits=applied.rlimits,
+            oom_score_adj=command.oom_score_adj, open_files=command.open_files, rlimits=applied.rlimits,
             affinity=sorted(applied.affinity) if applied.affinity else None, tty=command.tty is not None,
         )  # fmt: skip
         try:
@@ -115,7 +115,7 @@ class Call:
             from ..boundary.evidence import watch_input
 
             view = self._view()
-            self.watcher = Collector(self.loop, lambda emit: watch_input(view, emit), self._input_report)
+            self.watcher = self._fork_reader(lambda emit: watch_input(view, emit), self._input_report)
 
     def _not_started(self, number: int, step: str) -> None:
         self.record.start_failed = (number, step)
@@ -214,9 +214,21 @@ class Call:
 
         view = self._view()
         self.record.evidence_started()
-        self.collector = Collector(
-            self.loop, lambda emit: collect(view, emit), self.record.add_evidence, self._evidence_complete
+        self.collector = self._fork_reader(
+            lambda emit: collect(view, emit), self.record.add_evidence, self._evidence_complete
         )
+
+    def _fork_reader(
+        self,
+        work: Callable[[Callable[[Report], None]], None],
+        on_report: Callable[[Report], None],
+        on_end: Callable[[], None] = lambda: None,
+    ) -> Collector | None:
+        """None when there is no process or descriptor to be had for it: a full host must not keep a call alive."""
+        try:
+            return Collector(self.loop, work, on_report, on_end)
+        except OSError:
+            return None
 
     def _evidence_complete(self) -> None:
         self.record.evidence_ended()

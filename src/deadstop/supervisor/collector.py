@@ -36,7 +36,12 @@ class Collector:
         self._buffer = b""
         self._read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(write, True)
-        self._pid = os.fork()
+        try:
+            self._pid = os.fork()
+        except OSError:
+            os.close(self._read)
+            os.close(write)
+            raise
         if self._pid == 0:
             _child(work, write)
         os.close(write)

@@ -7,6 +7,7 @@ Used by `deadstop run` and by the server.
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Callable
 
 from ..boundary.cgroup import Hierarchies
@@ -39,6 +40,8 @@ class Engine:
         except PermissionError:
             pass  # an ordinary user cannot; the kernel's fairness between sessions still helps
         set_oom_score_adj(OOM_SCORE_ADJ)
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # about nine descriptors for each call
 
     def open(self, place: Place) -> Room:
         """A boundary to run commands in. Raises BoundaryUnavailable."""
@@ -60,30 +63,40 @@ class Engine:
     ) -> Call:
         """Start a command. `stdin` (None: /dev/null, or the terminal) and `cwd` stay the caller's to close."""
         self._numbers += 1
-        stdio, pumps = _channels(command, stdin)
-        if command.cwd is None:
-            stdio.append(os.open(".", os.O_PATH | os.O_CLOEXEC) if cwd is None else os.dup(cwd))
-        return Call(
-            self.loop, room, self._numbers, command, stdio, pumps, owns_room=owns_room, sink=sink, done=done
-        )  # fmt: skip
+        opened: list[int] = []
+        try:
+            stdio, pumps = _channels(command, stdin, opened)
+            if command.cwd is None:
+                stdio.append(os.open(".", os.O_PATH | os.O_CLOEXEC) if cwd is None else os.dup(cwd))
+        except OSError:
+            for fd in opened:
+                os.close(fd)
+            raise
+        return Call(self.loop, room, self._numbers, command, stdio, pumps, owns_room=owns_room, sink=sink, done=done)
 
     def run(self, finished: Callable[[], bool]) -> None:
         while not finished():
             self.loop.step()
 
+    def clear(self, room: Room) -> None:
+        """Stay until the room's last traces on this host are gone. Bounded, and short."""
+        self.run(lambda: room.released or room.unkillable != ())
 
-def _channels(command: Command, stdin: int | None) -> tuple[list[int], list[tuple[str, int]]]:
-    """Payload's stdin, stdout, stderr, and our reading ends."""
+
+def _channels(command: Command, stdin: int | None, opened: list[int]) -> tuple[list[int], list[tuple[str, int]]]:
+    """Payload's stdin, stdout, stderr, and our reading ends. All is in `opened`, too, in case a later step fails."""
     if command.tty:
         import fcntl
         import struct
         import termios
 
-        master, slave = os.openpty()
-        os.set_inheritable(master, False)
+        opened += os.openpty()
+        master, slave = opened
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *command.tty, 0, 0))
-        return [slave, os.dup(slave), os.dup(slave)], [("stdout", master)]
-    source = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if stdin is None else os.dup(stdin)
-    out_read, out_write = os.pipe2(os.O_CLOEXEC)
-    err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        opened += [os.dup(slave), os.dup(slave)]
+        return [slave, *opened[2:]], [("stdout", master)]
+    opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if stdin is None else os.dup(stdin))
+    opened += os.pipe2(os.O_CLOEXEC)
+    opened += os.pipe2(os.O_CLOEXEC)
+    source, out_read, out_write, err_read, err_write = opened
     return [source, out_write, err_write], [("stdout", out_read), ("stderr", err_read)]

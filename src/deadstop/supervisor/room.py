@@ -21,6 +21,7 @@ from ..results import Unkillable
 from .loop import Loop, Timer
 
 PROOF_S = 5.0  # how long a kill may take before we say that it could not be shown
+RELEASE_EVERY_S, RELEASE_TRIES = 0.002, 250
 REAPER_S = 2.0  # how long a reaper without a namespace may take before the supervisor does its work
 
 
@@ -40,6 +41,7 @@ class Room:
         self.gone: Gone | None = None
         self.unkillable: tuple[Unkillable, ...] = ()
         self.remarks: list[str] = []
+        self.released = False  # nothing of the boundary is left on this host, or it was given up on
         self._bound: Timer | None = None
         self._attach()
 
@@ -115,14 +117,14 @@ class Room:
         if gone.proof == "none" and isinstance(self.boundary, SubreaperBoundary):
             gone = self._drain_orphans()
         if late:
-            self.boundary.close()
+            self._clear(self.boundary)
         else:
             self._settle(gone)
 
     def _replace(self) -> None:
         """The namespaces were given and then turned out to be of no use (a host policy): take the weaker kind."""
         self.loop.unwatch(self.boundary.lifeline.fileno())
-        self.boundary.close()
+        self._clear(self.boundary)
         assert self._reopen is not None
         self.boundary, self._reopen, self.failed = self._reopen(), None, None
         self._attach()
@@ -145,7 +147,19 @@ class Room:
             tell()
         self._tell(("gone",))  # to those who did not ask for it
         if gone.proof != "none":
-            self.boundary.close()
+            self._clear(self.boundary)
+
+    def _clear(self, boundary: Boundary) -> None:
+        """Give back descriptors at once, and the cgroup as soon as the kernel lets go of it."""
+        boundary.close()
+        self._release(boundary, RELEASE_TRIES)
+
+    def _release(self, boundary: Boundary, tries: int) -> None:
+        self.released = boundary.release()
+        if not self.released and tries:
+            self.loop.at(clock.monotonic() + RELEASE_EVERY_S, lambda: self._release(boundary, tries - 1))
+        else:
+            self.released = True
 
     # -- what a limit says -------------------------------------------------------------------------------------------
 

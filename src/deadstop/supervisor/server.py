@@ -73,6 +73,9 @@ class Peer:
                 self.room.kill(self._room_gone)
         except DeadstopError as problem:
             self.send(wire.json_frame(wire.FAILED, {"type": type(problem).__name__, "args": list(problem.args)}))
+        except OSError as problem:
+            args = [f"the supervisor could not start the call: {problem.strerror}"]
+            self.send(wire.json_frame(wire.FAILED, {"type": "InternalError", "args": args}))
 
     def _take_fds(self, document: dict[str, Any], extra: int = 0) -> list[int]:
         count = document["has_cwd"] + document["has_stdin"] + extra

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notice a call that waits for input nobody has given, while it runs.
 
-Every 50 ms one cheap question: has any member run? Only after `quiet` seconds without, the wait graph is
-read; two looks that agree make a report. While nothing runs no answer can change, so looks then back off to
-one a second.
+Every 50 ms one cheap question: has any member run? Only after `quiet` seconds with next to no CPU time used is the
+wait graph read; two looks that agree make a report. Looks are then made ever more seldom, to one a second: while
+nothing runs no answer can change, and a runtime whose own threads tick all the time must not be looked at every time.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import proc
 from .diagnose import diagnose
-from .snapshot import Finding, Snapshot, members
+from .snapshot import Snapshot, members
 from .view import View
 
 _GATE = 0.05
 _SLOW_GATE = 0.1  # after a second without change
-_LONGEST_PAUSE = 1.0  # between looks
 _COST_FACTOR = 20  # with hundreds of members the gate opens more seldom: at most 5 % of a CPU
+_LONGEST_PAUSE = 1.0  # between looks
+_WORKING = 0.1  # of a CPU: less is a runtime's housekeeping, not work
 _SURE = 0.8
 
 Report = Callable[[dict[str, Any]], None]
@@ -49,36 +51,33 @@ class _Watch:
         self._report, self._quiet = report, quiet
         self._activity: dict[int, tuple[int, int]] = {}
         self._threads: dict[int, int] = {}
-        self._quiet_since = time.monotonic()
+        self._gate_at = self._changed_at = self._quiet_since = time.monotonic()
         self._next_look = self._quiet_since + quiet
         self._look_pause = _GATE
-        self._suspect: int | None = None
-        self._reported: tuple[int, tuple[int, int] | None] | None = None
+        self._change_pause = quiet
+        self._suspect: _Wait | None = None
+        self._reported: _Wait | None = None
         self.pause = _GATE
 
     def step(self) -> bool:
         """One turn of the gate; False when there is nothing left to watch."""
         now = time.monotonic()
-        root = proc.stat(self._view.root)
-        if root is None or root.state in "ZX":
+        if not _alive(self._view.root):
             return False
         activity = self._read_activity()
-        gate_cost = time.monotonic() - now
-        if not self._alive(self._view.leader) and not any(self._alive(pid) for pid in activity):
+        if not _alive(self._view.leader) and not any(_alive(pid) for pid in activity):
             return False
         if activity != self._activity:
-            self._activity = activity
-            self._ran(now)
-        elif now >= self._next_look:
+            self._changed(now, activity)
+        self._gate_at = now
+        if now >= self._next_look:
             self._look(now)
-        self.pause = _GATE if now - self._quiet_since < 1.0 else _SLOW_GATE
-        self.pause = max(self.pause, _COST_FACTOR * gate_cost)
+        gate = _GATE if now - self._changed_at < 1.0 else _SLOW_GATE
+        self.pause = max(gate, _COST_FACTOR * (time.monotonic() - now))
         return True
 
     def _read_activity(self) -> dict[int, tuple[int, int]]:
-        """CPU time and turns of every member. A thread is started by one that runs, so only then are they
-        counted.
-        """
+        """CPU time and turns of every member. Threads start while others run, so only then are they counted."""
         found: dict[int, tuple[int, int]] = {}
         threads: dict[int, int] = {}
         for pid in members(self._view):
@@ -94,43 +93,69 @@ class _Watch:
         self._threads = threads
         return found
 
-    @staticmethod
-    def _alive(pid: int) -> bool:
-        stat = proc.stat(pid)
-        return stat is not None and stat.state not in "ZX"
+    def _changed(self, now: float, activity: dict[int, tuple[int, int]]) -> None:
+        spent = sum(used - self._activity.get(pid, (used, 0))[0] for pid, (used, _turns) in activity.items())
+        working = spent / 1e9 > _WORKING * (now - self._gate_at) or activity.keys() != self._activity.keys()
+        if now - self._changed_at > _LONGEST_PAUSE:
+            self._change_pause = self._quiet
+        self._activity, self._changed_at = activity, now
+        if self._reported is not None and not self._reported.holds():
+            self._went_on(now)
+        elif self._reported is None and working:
+            self._start_over(now)
+        else:
+            self._next_look = min(self._next_look, now + self._change_pause)
 
-    def _ran(self, now: float) -> None:
-        """Somebody ran. A program that polls its input with a time limit runs too, and is still the same
-        wait.
-        """
-        if self._reported is not None:
-            finding = self._blocked_on_input()
-            if finding is not None and (finding.pid, proc.reads_done(finding.pid)) == self._reported:
-                return
-            self._reported = None
-            self._report({"waiting": False})
+    def _start_over(self, now: float) -> None:
         self._quiet_since = now
         self._next_look = now + self._quiet
         self._look_pause = _GATE
         self._suspect = None
 
+    def _went_on(self, now: float) -> None:
+        self._reported = None
+        self._report({"waiting": False})
+        self._start_over(now)
+
     def _look(self, now: float) -> None:
-        finding = self._blocked_on_input()
-        if finding is None:
-            self._suspect = None
-        elif self._suspect == finding.pid and self._reported is None:
-            self._reported = (finding.pid, proc.reads_done(finding.pid))
-            number = proc.namespace_pid(finding.pid)
-            self._report({"waiting": True, "pid": number, "since": self._quiet_since, "detail": finding.detail})
-        else:
-            self._suspect = finding.pid
+        wait = self._blocked_on_input()
+        if self._reported is not None:
+            if wait != self._reported:
+                self._went_on(now)
+                return
+        elif wait is not None and wait == self._suspect:
+            self._reported = wait
+            number = proc.namespace_pid(wait.pid)
+            self._report({"waiting": True, "pid": number, "since": self._quiet_since, "detail": wait.detail})
+        self._suspect = wait
         self._next_look = now + self._look_pause
         self._look_pause = min(2 * self._look_pause, _LONGEST_PAUSE)
+        self._change_pause = min(2 * self._change_pause, _LONGEST_PAUSE)
 
-    def _blocked_on_input(self) -> Finding | None:
+    def _blocked_on_input(self) -> _Wait | None:
         snapshot = Snapshot(self._view)
         try:
             finding = diagnose(snapshot)
         finally:
             snapshot.close()
-        return finding if finding.kind == "waiting_for_input" and finding.confidence >= _SURE else None
+        if finding.kind != "waiting_for_input" or finding.confidence < _SURE:
+            return None
+        return _Wait(finding.pid, proc.reads_done(finding.pid), finding.detail)
+
+
+@dataclass
+class _Wait:
+    """A process blocked on input; two are the same wait if it has read nothing in between."""
+
+    pid: int
+    reads: tuple[int, int] | None
+    detail: str = field(compare=False)
+
+    def holds(self) -> bool:
+        """Whether the process is there and has read nothing since: the cheap half of a look."""
+        return _alive(self.pid) and proc.reads_done(self.pid) == self.reads
+
+
+def _alive(pid: int) -> bool:
+    stat = proc.stat(pid)
+    return stat is not None and stat.state not in "ZX"

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A fork bomb that spins: every process ignores signals, makes more processes in sessions of their own, for ever.
+ * Only to be run under a limit on processes. With "leave" the first process ends and the bomb stays. */
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+int main(int count, char **words) {
+    for (int number = 1; number < 32; number++)
+        signal(number, SIG_IGN);
+    if (write(1, "READY\n", 6) != 6)
+        return 1;
+    if (count > 1 && strcmp(words[1], "leave") == 0 && fork() != 0)
+        return 0;
+    for (;;)
+        if (fork() == 0)
+            setsid();
+}
