@@ -200,7 +200,7 @@ def test_27_the_locale_of_the_supervisor_does_not_matter(host: hosts.Host, isola
 def test_27_streamed_text_passes_through_a_C_locale(host: hosts.Host, isolation: str) -> None:
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     done = host.cli("run", "--timeout", "2", "--", "printf", "%s", "stra\u00dfe-\u03b2", env=locale)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "stra\u00dfe-\u03b2".encode(), b"")
+    assert (done.returncode, done.stdout) == (0, "stra\u00dfe-\u03b2".encode())
 
 
 # -- 72: limits inside limits -------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_73_after_a_stop_of_the_supervisor_the_overdue_call_is_killed_at_once(
     host: hosts.Host, isolation: str, payload: str
 ) -> None:
     own = marked(host)
-    words = words_for(host, isolation, ["bash", "-c", f"touch begun-73; {payload}"], timeout=1, grace=0.5)
+    words = words_for(host, isolation, ["bash", "-c", f"touch begun-73; {payload}"], timeout=0.6, grace=0.3)
     begun = host.folder / "begun-73"
     begun.unlink(missing_ok=True)
     process = own.start(*words, env=variables(own), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -248,7 +248,7 @@ def test_73_after_a_stop_of_the_supervisor_the_overdue_call_is_killed_at_once(
         wait_until(begun.exists)
         os.kill(process.pid, signal.SIGSTOP)
         stopped = time.monotonic()
-        time.sleep(2)  # the time that has to pass: longer than limit and grace
+        time.sleep(1.3)  # the time that has to pass: longer than limit and grace
         assert process.poll() is None
     finally:
         os.kill(process.pid, signal.SIGCONT)
@@ -258,7 +258,7 @@ def test_73_after_a_stop_of_the_supervisor_the_overdue_call_is_killed_at_once(
     own.no_survivors()
     assert result["status"] == "timeout"
     assert 0.5 <= result["gap_s"] <= woken - stopped
-    assert after < 0.4  # SIGTERM was due 1 s ago and SIGKILL 0.5 s ago
+    assert after < 0.25  # both SIGTERM and, 0.3 s later, SIGKILL were due before
 
 
 # -- 74, 76: who started it --------------------------------------------------------------------------------------------

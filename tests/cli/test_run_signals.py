@@ -143,6 +143,24 @@ def test_a_second_interrupt_during_the_grace_ends_at_once(host: Host) -> None:
         heard.unlink(missing_ok=True)
 
 
+def test_two_signals_that_arrive_together_are_a_second_interrupt(one_host: Host) -> None:
+    """A supervisor that was stopped for a while reads both in one go."""
+    mark = one_host.folder / "ready"
+    words = ["run", "--json", "--timeout", "30", "--grace", "5s", "--", "bash", "-c", HOSTILE, "bash", str(mark)]
+    process = one_host.start(*words, **PIPES)
+    try:
+        _within(15, lambda: _written(mark))
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+            process.send_signal(number)
+        begin = time.monotonic()
+        assert _finish(process, 10)["status"] == "cancelled"
+        assert time.monotonic() - begin < 2
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
+        mark.unlink(missing_ok=True)
+
+
 def _catches(process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("SigCgt:"):

@@ -195,6 +195,24 @@ def test_a_wait_is_read_with_its_arguments() -> None:
         assert waits.of_thread(case.leader, case.leader).timeout == pytest.approx(777, abs=1)
 
 
+@pytest.mark.parametrize(
+    ("code", "operation"),
+    [
+        ("import time; time.sleep(777)", "sleep"),
+        ("import select; p = select.poll(); p.register(0); p.poll(777000)", "poll"),
+        ("import ctypes; ctypes.CDLL(None).nanosleep(b'\\x09\\x03' + bytes(14), None)", "sleep"),
+    ],
+)
+def test_a_wait_is_read_after_a_stop_and_a_continue(code: str, operation: str) -> None:
+    with Case([sys.executable, "-c", code], "open") as case:
+        until(lambda: waits.of_thread(case.leader, case.leader).operation == operation)
+        os.kill(case.leader, signal.SIGSTOP)
+        until(lambda: proc.stat(case.leader).state == "T")
+        os.kill(case.leader, signal.SIGCONT)
+        until(lambda: waits.of_thread(case.leader, case.leader).operation == operation)
+        assert waits.of_thread(case.leader, case.leader).timeout == pytest.approx(777, abs=1)
+
+
 def test_a_question_beside_an_idle_connection_is_a_question() -> None:
     code = (
         "import select, socket\n"

@@ -165,7 +165,7 @@ class _Settling:
     def done(self) -> bool:
         self._running.pump()
         now, pids = time.monotonic(), proc.descendants(self._running.root)
-        seen = {pid: proc.run_time(pid, 2)[1] for pid in pids}
+        seen = {pid: proc.run_time(pid, 2)[2] for pid in pids}
         if seen != self._last or any((found := proc.stat(pid)) and found.state == "R" for pid in pids):
             self._last, self._quiet_since = seen, now
         age = now - self._running.started

@@ -62,7 +62,7 @@ class ProcessBoundary(Boundary):
         self._enter()
         own_proc = mount_own_proc()
         if self.group:
-            self.group.join(v2=False)  # the v2 group since birth
+            self.group.join_v1()  # in the v2 group since birth
         if self.uid != 0:
             syscalls.drop_capabilities()
         syscalls.hide_from_peers()

@@ -28,15 +28,15 @@ from typing import NoReturn
 
 from .. import wire
 from ..errors import BoundaryUnavailable
-from . import payload, seccomp, syscalls
+from . import etc, payload, seccomp, syscalls
 from .init import SetUpFailed, seal
 from .limits import Applied
-from .policy import Bind, bwrap_arguments, etc_content
+from .policy import Bind, Rooms, bwrap_arguments
 from .process import ProcessBoundary, mount_own_proc
 from .reaper import children_of, descendants
 
-SHM_BYTES = 64 << 20
 INSIDE_UID = 1000
+ROOMS = {"home": 0o755, "tmp": 0o1777, "shm": 0o1777, "run": 0o755, "etc": 0o755, "empty": 0o555}
 HOLDER = "/usr/bin/cat"
 INOTIFY_INSTANCES = 64
 # Nobody hands out ids in this range: above containers, below the 31-bit edge.
@@ -93,7 +93,7 @@ class SandboxBoundary(ProcessBoundary):
     def _set_up(self) -> tuple[dict[str, object], list[int]]:
         self._enter()
         if self.group:
-            self.group.join(v2=False)
+            self.group.join_v1()
         syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
         if not mount_own_proc():
             raise SetUpFailed(errno.EPERM, "this host does not let a new pid namespace have its own /proc")
@@ -121,14 +121,13 @@ class SandboxBoundary(ProcessBoundary):
         size = self.applied.private_disk or (1 << 30)
         options = f"size={size},nr_inodes={max(1024, size // 8192)},mode=711"
         syscalls.mount("deadstop", self.staging, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
-        for name, mode in (("home", 0o755), ("tmp", 0o1777), ("shm", 0o1777), ("run", 0o755)):
+        for name, mode in ROOMS.items():
             os.mkdir(f"{self.staging}/{name}")
             os.chmod(f"{self.staging}/{name}", mode)
-            os.chown(
-                f"{self.staging}/{name}",
-                self.inside_host_uid,
-                self.inside_host_uid if self.uid == 0 else self.gid,
-            )
+            if name in ("home", "tmp", "shm", "run"):
+                group = self.inside_host_uid if self.uid == 0 else self.gid
+                os.chown(f"{self.staging}/{name}", self.inside_host_uid, group)
+        etc.build(f"{self.staging}/etc", INSIDE_UID, self.net)
         if self.uid != 0:
             return remarks, list(self.binds)
         return remarks, [
@@ -184,13 +183,9 @@ class SandboxBoundary(ProcessBoundary):
     def _become_bwrap(self, binds: list[Bind], stdio: list[int]) -> NoReturn:
         try:
             payload.reset_signals()
-            etc = {name: _memory_file(data) for name, data in etc_content(INSIDE_UID, self.net).items()}
             programs = [_memory_file(program) for program in self.filters]
-            arguments = bwrap_arguments(
-                home=f"{self.staging}/home", tmp=f"{self.staging}/tmp", binds=binds, net=self.net, etc_files=etc,
-                filter_fds=programs, shm_bytes=SHM_BYTES, uid=INSIDE_UID,
-                shm=f"{self.staging}/shm", run=f"{self.staging}/run",
-            )  # fmt: skip
+            rooms = Rooms(*(f"{self.staging}/{name}" for name in ("home", "tmp", "shm", "run", "etc", "empty")))
+            arguments = bwrap_arguments(rooms=rooms, binds=binds, net=self.net, filter_fds=programs, uid=INSIDE_UID)
             listed = _memory_file(b"\0".join(os.fsencode(word) for word in arguments) + b"\0")
             for target, fd in enumerate(stdio):
                 os.dup2(fd, target, inheritable=True)

@@ -9,6 +9,7 @@ process; its orphans then come to the supervisor, which is a subreaper too and d
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import NoReturn
 
@@ -41,15 +42,25 @@ class SubreaperBoundary(Boundary):
         return {"own_proc": False}, []
 
     def _spawn_inside(self, spec: int, stdio: list[int], error_fd: int) -> int:
-        """Only the payload joins the group: the reaper must outlive cgroup.kill to say that all are gone."""
-        pid = os.fork()
+        """Only the payload is born in the group: the reaper must outlive cgroup.kill to say that all are gone."""
+        group_fd = self.group.open_for_clone() if self.group else -1
+        try:
+            pid, pidfd = syscalls.clone3(0, cgroup_fd=group_fd)
+            if pid:
+                os.close(pidfd)
+        except OSError as problem:
+            if problem.errno != errno.ENOSYS:
+                raise
+            pid, self.group = os.fork(), None  # clone3 is filtered out: swept without a group
         if pid == 0:
             payload.start(spec, stdio, error_fd, enter=self._join)
+        if group_fd >= 0:
+            os.close(group_fd)
         return pid
 
     def _join(self) -> None:
         if self.group:
-            self.group.join(v2=True)
+            self.group.join_v1()
 
     def kill(self) -> None:
         if self.group and self.group.kill():

@@ -135,21 +135,23 @@ def wait_channel(pid: int, thread: int) -> str:
     return "" if text == "0" else text
 
 
-def run_time(pid: int, threads: int = 1) -> tuple[int, int]:
-    """(nanoseconds on a CPU, times scheduled), summed over at most 64 threads; exact, where stat counts in
-    ticks.
+def run_time(pid: int, threads: int = 1) -> tuple[int, int, int]:
+    """(nanoseconds on a CPU, nanoseconds waiting for one, times scheduled) of at most 64 threads.
+
+    Exact, where stat counts in ticks of 10 ms.
     """
     if threads <= 1:
         paths = [f"/proc/{pid}/schedstat"]
     else:
         paths = [f"/proc/{pid}/task/{name}/schedstat" for name in names(f"/proc/{pid}/task", 64)]
-    spent = turns = 0
+    spent = waited = turns = 0
     for path in paths:
         fields = read(path, 96).split()
         if len(fields) == 3:
             spent += int(fields[0])
+            waited += int(fields[1])
             turns += int(fields[2])
-    return spent, turns
+    return spent, waited, turns
 
 
 def reads_done(pid: int) -> tuple[int, int] | None:

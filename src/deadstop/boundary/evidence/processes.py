@@ -43,7 +43,7 @@ def _thread_findings(snapshot: Snapshot, found: proc.Stat) -> list[Finding]:
             of_thread = proc.stat(pid, thread)
             state = of_thread.state if of_thread else "Z"
         if state not in "ZX":
-            findings.append(_explain_thread(snapshot, pid, state, waits.of_thread(pid, thread)))
+            findings.append(_explain_thread(snapshot, pid, thread, state))
     return findings
 
 
@@ -70,7 +70,16 @@ def _most_telling(snapshot: Snapshot, pid: int, findings: list[Finding]) -> Find
     return best
 
 
-def _explain_thread(snapshot: Snapshot, pid: int, state: str, wait: Wait) -> Finding:
+def _explain_thread(snapshot: Snapshot, pid: int, thread: int, state: str) -> Finding:
+    wait = waits.of_thread(pid, thread)
+    if wait.operation == "running" or state == "R":
+        finding = _running(snapshot, pid, snapshot.who(pid))
+        if finding.kind != "unknown":
+            return finding
+        wait = waits.of_thread(pid, thread)  # caught in one of its short turns: what does it go back to
+        if wait.operation == "running":
+            return finding
+        state = "S"
     finding = _by_operation(snapshot, pid, state, wait)
     finding.operation = wait.operation
     return finding
@@ -79,8 +88,6 @@ def _explain_thread(snapshot: Snapshot, pid: int, state: str, wait: Wait) -> Fin
 def _by_operation(snapshot: Snapshot, pid: int, state: str, wait: Wait) -> Finding:
     me = snapshot.who(pid)
     operation = wait.operation
-    if operation == "running" or state == "R":
-        return _running(snapshot, pid, me)
     if state == "D" or operation == "disk":
         if operation == "vfork":
             return _vfork(snapshot, pid, me)

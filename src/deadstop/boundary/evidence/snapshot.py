@@ -153,7 +153,7 @@ class Snapshot:
     def _sample(self, pids: list[int]) -> dict[int, proc.Stat]:
         return {pid: found for pid in pids[:_SAMPLED] if (found := proc.stat(pid)) is not None}
 
-    def _run_times(self) -> dict[int, tuple[int, int]]:
+    def _run_times(self) -> dict[int, tuple[int, int, int]]:
         if self.view.window <= 0:
             return {}
         busy = [found for found in self.before.values() if found.state == "R" or found.threads > 1]

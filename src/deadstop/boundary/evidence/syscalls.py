@@ -85,9 +85,23 @@ def name_of(fields: list[bytes], channel: str) -> str:
     """The call in a split /proc/PID/syscall line; from the wait channel where the number says nothing."""
     number = int(fields[0])
     name = NUMBERS.get(number, "")
-    if _is_32bit(fields) or not name or name == "restart_syscall":
-        return from_wait_channel(channel) or name or f"syscall{number}"
-    return name
+    if _is_32bit(fields) or not name:
+        return from_wait_channel(channel) or f"syscall{number}"
+    return _restarted(fields) if name == "restart_syscall" else name
+
+
+def _restarted(fields: list[bytes]) -> str:
+    """The call that goes on after a stop and a continue. Its arguments are still there, its number is not.
+
+    Only four calls are restarted this way: both sleeps (a clock number or two addresses), poll (an address and a
+    count) and futex (an address and an operation, whose private flag is 128). The wait channel does not tell.
+    """
+    first, second = int(fields[1], 16), int(fields[2], 16)
+    if first < 16:
+        return "clock_nanosleep"
+    if second == 0 or second > 1 << 16:
+        return "nanosleep"
+    return "futex" if second >= 128 else "poll"
 
 
 def _is_32bit(fields: list[bytes]) -> bool:

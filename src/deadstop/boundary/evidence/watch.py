@@ -49,7 +49,7 @@ class _Watch:
     def __init__(self, view: View, report: Report, quiet: float) -> None:
         self._view = View(**{**vars(view), "window": 0.0, "tail": b""})
         self._report, self._quiet = report, quiet
-        self._activity: dict[int, tuple[int, int]] = {}
+        self._activity: dict[int, tuple[int, int, int]] = {}
         self._threads: dict[int, int] = {}
         self._gate_at = self._changed_at = self._quiet_since = time.monotonic()
         self._next_look = self._quiet_since + quiet
@@ -76,13 +76,13 @@ class _Watch:
         self.pause = max(gate, _COST_FACTOR * (time.monotonic() - now))
         return True
 
-    def _read_activity(self) -> dict[int, tuple[int, int]]:
+    def _read_activity(self) -> dict[int, tuple[int, int, int]]:
         """CPU time and turns of every member. Threads start while others run, so only then are they counted."""
-        found: dict[int, tuple[int, int]] = {}
+        found: dict[int, tuple[int, int, int]] = {}
         threads: dict[int, int] = {}
         for pid in members(self._view):
             threads[pid] = self._threads.get(pid, 0)
-            now = proc.run_time(pid, threads[pid]) if threads[pid] else (-1, -1)
+            now = proc.run_time(pid, threads[pid]) if threads[pid] else (-1, -1, -1)
             if now != self._activity.get(pid):
                 stat = proc.stat(pid)
                 if stat is None:
@@ -93,9 +93,10 @@ class _Watch:
         self._threads = threads
         return found
 
-    def _changed(self, now: float, activity: dict[int, tuple[int, int]]) -> None:
-        spent = sum(used - self._activity.get(pid, (used, 0))[0] for pid, (used, _turns) in activity.items())
-        working = spent / 1e9 > _WORKING * (now - self._gate_at) or activity.keys() != self._activity.keys()
+    def _changed(self, now: float, activity: dict[int, tuple[int, int, int]]) -> None:
+        before = self._activity
+        wanted = sum(sum(now[:2]) - sum(before.get(pid, now)[:2]) for pid, now in activity.items())
+        working = wanted / 1e9 > _WORKING * (now - self._gate_at) or activity.keys() != before.keys()
         if now - self._changed_at > _LONGEST_PAUSE:
             self._change_pause = self._quiet
         self._activity, self._changed_at = activity, now
@@ -127,10 +128,14 @@ class _Watch:
             self._reported = wait
             number = proc.namespace_pid(wait.pid)
             self._report({"waiting": True, "pid": number, "since": self._quiet_since, "detail": wait.detail})
+        elif wait is not None:  # seen for the first time: the look that confirms it comes soon
+            self._suspect = wait
+            self._next_look = now + _GATE
+            return
         self._suspect = wait
         self._next_look = now + self._look_pause
-        self._look_pause = min(2 * self._look_pause, _LONGEST_PAUSE)
-        self._change_pause = min(2 * self._change_pause, _LONGEST_PAUSE)
+        self._look_pause = min(1.5 * self._look_pause, _LONGEST_PAUSE)
+        self._change_pause = min(1.5 * self._change_pause, _LONGEST_PAUSE)
 
     def _blocked_on_input(self) -> _Wait | None:
         snapshot = Snapshot(self._view)
