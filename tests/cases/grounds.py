@@ -106,6 +106,21 @@ def variables(host: hosts.Host, env: dict[str, str] | None = None) -> dict[str, 
     return {"PATH": path, "TMPDIR": str(host.folder), **(env or {})}
 
 
+def left_with(mark: str) -> list[tuple[int, str]]:
+    """Live processes that carry this mark. In bytes throughout: a process may have any name."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            if not name.isdigit() or f"{hosts.MARK}={mark}".encode() not in Path(f"/proc/{name}/environ").read_bytes():
+                continue
+            if Path(f"/proc/{name}/stat").read_bytes().rpartition(b") ")[2][:1] != b"Z":
+                command = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ")
+                found.append((int(name), command.decode("utf-8", "replace")))
+        except OSError:
+            continue
+    return found
+
+
 def run(
     host: hosts.Host, isolation: str, words: Sequence[str], *options: str,
     timeout: float | None = 1.0, grace: float = 0.5, env: dict[str, str] | None = None, **start: Any,
@@ -118,7 +133,7 @@ def run(
     began = time.monotonic()
     done = own.cli(*line, env=variables(host, env), bound=(timeout or 5) + 20, **start)
     elapsed = time.monotonic() - began
-    survivors = own.survivors()
+    survivors = [command for _, command in left_with(own.mark)]
     lines = done.stdout.splitlines()
     assert len(lines) == 1, (done.returncode, done.stdout[-2000:], done.stderr[-4000:])
     result = json.loads(lines[0])
@@ -167,6 +182,7 @@ class Case:
     grace: float
     env: dict[str, str]
     slack: float
+    alone: bool
     verify: Callable[[Ended], None]
 
     def start(self, host: hosts.Host, isolation: str) -> Ended | BaseException:
@@ -188,9 +204,12 @@ class Table:
     def case(
         self, payload: str, *options: str, timeout: float | None = 1.0, grace: float = 0.5, on: list[Ground] = EVERYWHERE,
         env: dict[str, str] | None = None, python: bool = False, arguments: tuple[str, ...] = (),
-        background: bool = False, slack: float = SLACK_S,
+        background: bool = False, slack: float = SLACK_S, alone: bool = False,
     ) -> Callable[[Callable[[Ended], None]], Callable[[Ended], None]]:  # fmt: skip
-        """`payload` is the name of an input file, or text, for bash or (`python`) for Python. `background`: as a job of a shell."""
+        """`payload` is the name of an input file, or text, for bash or (`python`) for Python.
+
+        `background`: as a job of a shell. `alone`: it takes all processors there are, so nothing runs beside it.
+        """
         if (INPUTS / payload[:100].split("\n")[0]).is_file():
             python = payload.endswith(".py")
             payload = (INPUTS / payload).read_text()
@@ -200,7 +219,7 @@ class Table:
             return [interpreter(host, isolation) if python else "bash", "-c", payload, *arguments]
 
         def add(verify: Callable[[Ended], None]) -> Callable[[Ended], None]:
-            case = Case(verify.__name__, words, options, timeout, grace, env or {}, slack, verify)
+            case = Case(verify.__name__, words, options, timeout, grace, env or {}, slack, alone, verify)
             self.rows += [(host, isolation, case) for host, isolation in on]
             return verify
 
@@ -229,10 +248,12 @@ class Table:
         return [row["case"] for row in params if (row["host"], row["isolation"]) == (host.name, isolation)]
 
     def _run(self, host: hosts.Host, isolation: str, cases: list[Case]) -> None:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            ended = pool.map(lambda case: case.start(host, isolation), cases)
-            for case, one in zip(cases, ended, strict=True):
-                self._ended[host.name, isolation, case.name] = one
+        for alone, at_once in ((False, AT_ONCE), (True, 1)):
+            some = [case for case in cases if case.alone is alone]
+            with ThreadPoolExecutor(at_once) as pool:
+                ended = pool.map(lambda case: case.start(host, isolation), some)
+                for case, one in zip(some, ended, strict=True):
+                    self._ended[host.name, isolation, case.name] = one
 
 
 def on(grounds: list[Ground]) -> pytest.MarkDecorator:

@@ -207,13 +207,13 @@ def case_27_a_sandbox_has_a_locale_of_its_own(ended: Ended) -> None:
 # -- loops and limits -------------------------------------------------------------------------------------------------
 
 
-@case("21-many-children.sh", timeout=2, slack=2)
+@case("21-many-children.sh", timeout=2, slack=2, alone=True)
 def case_21_many_children(ended: Ended) -> None:
     timed_out(ended)
     assert ended.receipt["processes"] >= 240
 
 
-@case("24-memory-hog.py", "--memory", "256M", timeout=5)
+@case("24-memory-hog.py", "--memory", "256M", timeout=5, alone=True)
 def case_24_memory_hog(ended: Ended) -> None:
     assert "held 16" not in ended.out
     assert ended.result["limits"]["memory"]["value"] == 256 << 20

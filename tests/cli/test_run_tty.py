@@ -13,7 +13,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,14 +30,14 @@ LOOK = (
 class Terminal:
     """A window with `deadstop` in it, as a terminal emulator has one: we are at the master's end."""
 
-    def __init__(self, host: Host, *words: str, rows: int = 30, columns: int = 100) -> None:
+    def __init__(self, host: Host, *words: str, through: Sequence[str] = ()) -> None:
         self.master, self.slave = pty.openpty()
-        self.resize(rows, columns)
+        self.resize(30, 100)
         if os.geteuid() == 0:
             os.fchown(self.slave, host.uid, -1)
         self.before = self.modes()
-        cli = ["setsid", "--ctty", host.python, "-m", "deadstop", "run", *words]
-        self.process = host.popen(cli, stdin=self.slave, stdout=self.slave, stderr=self.slave)
+        cli = through or [host.python, "-m", "deadstop", "run"]
+        self.process = host.popen(["setsid", "--ctty", *cli, *words], stdin=self.slave, stdout=self.slave, stderr=self.slave)
         self.seen = b""
 
     def modes(self) -> list[Any]:
@@ -113,6 +113,14 @@ def test_a_timeout_with_a_terminal_is_kept_and_proved(host: Host) -> None:
     result = host.run("--timeout", "1", "--tty", "--", "bash", "-c", script)
     assert (result["status"], result["stdout"]["tail"]) == ("timeout", "on screen\r\n")
     assert (result["receipt"]["survivors"], result["receipt"]["proof"]) == (0, host.proof)
+
+
+def test_a_command_may_let_go_of_its_terminal_and_come_back(host: Host) -> None:
+    """What many programs do at their end, file by file: it is no reason to hang up on them."""
+    script = "exec <&- >&- 2>&-; sleep 0.3; exec > /dev/tty; echo back; exit 4"
+    result = host.run("--timeout", "10", "--tty", "--", "bash", "-c", script)
+    assert (result["status"], result["exit_code"], result["signal"]) == ("completed", 4, None)
+    assert result["stdout"]["tail"] == "back\r\n"
 
 
 def test_a_password_prompt_that_nobody_can_answer_ends_early(host: Host) -> None:
@@ -203,6 +211,20 @@ def test_without_stdin_control_c_cancels_and_the_modes_are_never_touched(one_hos
         assert terminal.end() == 130
         assert b"cancelled by the caller" in terminal.seen
         assert b"interrupted" not in terminal.seen
+
+
+def test_in_the_background_nothing_is_read_and_no_deadline_is_lost(one_host: Host) -> None:
+    """A shell stops a job that reads its terminal from there; a stopped supervisor could keep no deadline."""
+    cli = [one_host.python, "-m", "deadstop", "run", "--timeout", "1.5", "--tty", "--stdin", "--"]
+    payload = ["bash", "-c", "echo armed; read x; echo never"]
+    script = 'set -m; "$@" & wait $!; echo status $?'
+    with _terminal(one_host, *cli, *payload, through=["bash", "-c", script, "bash"]) as terminal:
+        terminal.read_until(b"armed\r")
+        assert terminal.modes() == terminal.before
+        terminal.type(b"for the shell\r")
+        terminal.read_until(b"status 124\r", within=10)
+        assert terminal.end() == 0
+        assert b"never" not in terminal.seen
 
 
 # -- the terminal is put back -------------------------------------------------------------------------------------------

@@ -78,8 +78,7 @@ def bwrap_arguments(
 
     `filter_fds` are descriptors with seccomp programs, which bubblewrap must inherit. Binds are mounted in the order
     given, so a later one may lie inside an earlier one. With `net` the sandbox keeps the caller's network namespace.
-    The command bubblewrap starts has an empty environment; bubblewrap itself needs one too, because /proc/1/environ shows
-    it inside.
+    The command bubblewrap starts has an empty environment; bubblewrap itself needs one too: /proc/1/environ shows it.
     """
     arguments = _namespaces(net, uid)
     arguments += _system("/")
