@@ -11,7 +11,7 @@ import deadstop
 from deadstop import clock
 
 from .harness import Bench, Candidate, Figure, figures, milliseconds
-from .ours import Ours, RawNamespace, bare_bwrap, find_bwrap, plain_subprocess
+from .ours import Ours, RawNamespace, bare_bwrap, end_bwrap, find_bwrap, plain_subprocess
 
 HOSTS = ("root", "user", "no-userns")
 
@@ -126,9 +126,7 @@ def _bwrap(argv: Sequence[str]) -> float:
     assert process.stdout
     assert os.read(process.stdout.fileno(), 6), "bwrap did not start"
     took = milliseconds(start)
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    end_bwrap(process)
     return took
 
 

@@ -65,7 +65,7 @@ def _boundary(leaving: Sequence[str]) -> float:
     """What a user sees: the time of `Boundary.kill`."""
     with deadstop.Boundary(pids=512, memory=MEMORY) as kept:
         result = kept.run(leaving, timeout=30)
-        if b"READY" not in result.stdout.tail:
+        if result.stdout.raw != b"READY\n":
             raise RuntimeError(f"the payload did not start: {result}")
         start = clock.monotonic()
         receipt = kept.kill()

@@ -12,6 +12,7 @@ from typing import Any
 
 from deadstop import clock
 from deadstop.boundary import payload, syscalls
+from deadstop.boundary.reaper import descendants
 from deadstop.executor.prepare import Options, Prepared, prepare
 from deadstop.results import ToolResult
 from deadstop.supervisor.engine import Engine
@@ -121,6 +122,18 @@ def bare_bwrap(argv: Sequence[str], env: dict[str, str] | None = None) -> subpro
     """bubblewrap with the fewest arguments that isolate, its payload's output on a pipe."""
     words = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-all", "--die-with-parent"]
     return subprocess.Popen([*words, "--", *argv], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env)
+
+
+def end_bwrap(process: subprocess.Popen[bytes]) -> None:
+    """From the inside out: killed from outside alone, bubblewrap now and then leaves its payload behind."""
+    for pid in [*reversed(descendants(process.pid)), process.pid]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    process.wait()
+    if process.stdout:
+        process.stdout.close()
 
 
 class RawNamespace:

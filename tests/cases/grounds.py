@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hosts
 import jsonschema
 import pytest
 
+import hosts
 from deadstop.results import ToolResult
 from deadstop.schema import result_schema
 
@@ -131,7 +131,7 @@ def run(
     own = marked(host)
     line = words_for(host, isolation, words, *options, timeout=timeout, grace=grace)
     began = time.monotonic()
-    done = own.cli(*line, env=variables(host, env), bound=(timeout or 5) + 20, **start)
+    done = own.cli(*line, env=variables(host, env), bound=(timeout or 5) + 12, **start)
     elapsed = time.monotonic() - began
     survivors = [command for _, command in left_with(own.mark)]
     lines = done.stdout.splitlines()
@@ -202,9 +202,9 @@ class Table:
         self._ended: dict[tuple[str, str, str], Ended | BaseException] = {}
 
     def case(
-        self, payload: str, *options: str, timeout: float | None = 1.0, grace: float = 0.5, on: list[Ground] = EVERYWHERE,
-        env: dict[str, str] | None = None, python: bool = False, arguments: tuple[str, ...] = (),
-        background: bool = False, slack: float = SLACK_S, alone: bool = False,
+        self, payload: str, *options: str, timeout: float | None = 1.0, grace: float = 0.5,
+        on: list[Ground] = EVERYWHERE, env: dict[str, str] | None = None, python: bool = False,
+        arguments: tuple[str, ...] = (), background: bool = False, slack: float = SLACK_S, alone: bool = False,
     ) -> Callable[[Callable[[Ended], None]], Callable[[Ended], None]]:  # fmt: skip
         """`payload` is the name of an input file, or text, for bash or (`python`) for Python.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that are known to break tool runners, on every host and in both boundaries. One entry each; inputs in inputs/."""
+"""Commands that are known to break tool runners, on every host and in both boundaries. They are kept in inputs/."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import re
 import time
 from pathlib import Path
 
-import hosts
 import pytest
 from grounds import PROCESS, SANDBOX, Case, Ended, Table, completed, timed_out
 
+import hosts
 from deadstop.results import ToolResult
 
 table = Table()
@@ -19,7 +19,7 @@ case = table.case
 PROMPT_ENV_OFF = "--no-env-defaults"
 
 
-# -- pipes and leftovers ----------------------------------------------------------------------------------------------
+# -- pipes and leftovers ---------------------------------------------------------------------------------------------
 
 
 @case("01-grandchild-holds-pipe.sh")
@@ -69,7 +69,7 @@ def case_31_nothing_is_written_after_the_timeout(ended: Ended) -> None:
         time.sleep(0.05)
 
 
-# -- signals ----------------------------------------------------------------------------------------------------------
+# -- signals ---------------------------------------------------------------------------------------------------------
 
 
 @case("05-ignores-sigterm.sh")
@@ -95,7 +95,7 @@ def case_20_death_by_a_signal_is_not_zero(ended: Ended) -> None:
     assert ended.out == "before\n"
 
 
-# -- input ------------------------------------------------------------------------------------------------------------
+# -- input -----------------------------------------------------------------------------------------------------------
 
 
 @case("08-reads-stdin-prompt.sh", timeout=2)
@@ -138,7 +138,7 @@ def case_36_exec_replaces_the_shell(ended: Ended) -> None:
     assert ended.diagnosis["kind"] == "sleeping"
 
 
-# -- output -----------------------------------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------------------------
 
 
 @case("13-one-3MB-line.sh", timeout=2)
@@ -204,7 +204,7 @@ def case_27_a_sandbox_has_a_locale_of_its_own(ended: Ended) -> None:
     assert ended.out == ascii("stra\u00dfe-\u03b2") + "\n"
 
 
-# -- loops and limits -------------------------------------------------------------------------------------------------
+# -- loops and limits ------------------------------------------------------------------------------------------------
 
 
 @case("21-many-children.sh", timeout=2, slack=2, alone=True)

@@ -11,12 +11,24 @@ import time
 from pathlib import Path
 from typing import Any
 
-import hosts
 import pytest
 from grounds import (
-    EVERYWHERE, INPUTS, PROCESS, VALIDATOR, Ended, check, completed, interpreter, marked, on, run, timed_out,
-    variables, words_for,
-)  # fmt: skip
+    EVERYWHERE,
+    INPUTS,
+    PROCESS,
+    VALIDATOR,
+    Ended,
+    check,
+    completed,
+    marked,
+    on,
+    run,
+    timed_out,
+    variables,
+    words_for,
+)
+
+import hosts
 
 MEMORY_GROWTH = 50 << 20
 
@@ -47,7 +59,7 @@ def wait_until(condition: Any, within: float = 10) -> None:
         time.sleep(0.01)
 
 
-# -- 08: a prompt on an input that is open and silent -----------------------------------------------------------------
+# -- 08: a prompt on an input that is open and silent ----------------------------------------------------------------
 
 
 def prompted(host: hosts.Host, isolation: str, *options: str, timeout: float) -> Ended:
@@ -80,11 +92,14 @@ def test_08_waiting_for_input_can_end_it_well_before_the_limit(host: hosts.Host,
     assert ended.out == "Continue? [y/N] "
 
 
-# -- 09: the terminal of whoever started deadstop ---------------------------------------------------------------------
+# -- 09: the terminal of whoever started deadstop --------------------------------------------------------------------
 
-TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios\nos.setsid()\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\nos.execvp(sys.argv[1], sys.argv[1:])"
-)
+TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
 
 @on(EVERYWHERE)
@@ -108,7 +123,7 @@ def test_09_the_terminal_of_the_supervisor_is_out_of_reach(host: hosts.Host, iso
     own.no_survivors()
 
 
-# -- 11, 82: floods ---------------------------------------------------------------------------------------------------
+# -- 11, 82: floods --------------------------------------------------------------------------------------------------
 
 
 def memory_peak(pid: int) -> int | None:
@@ -125,7 +140,9 @@ def memory_peak(pid: int) -> int | None:
 def test_11_82_a_flood_does_not_fill_the_supervisor(host: hosts.Host, isolation: str, name: str) -> None:
     own = marked(host)
     words = words_for(host, isolation, ["bash", "-c", text(name)], timeout=1)
-    process = own.start(*words, env=variables(own), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = own.start(
+        *words, env=variables(own), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     began, peaks = time.monotonic(), []
     while process.poll() is None and time.monotonic() < began + 5:
         peaks += [peak] if (peak := memory_peak(process.pid)) else []
@@ -153,7 +170,7 @@ def test_82_asking_again_for_ever_is_recognised(host: hosts.Host, isolation: str
     assert ended.result["hint"]
 
 
-# -- 26: words and environments larger than the kernel takes ------------------------------------------------------------
+# -- 26: words and environments larger than the kernel takes ---------------------------------------------------------
 
 IN_PROCESS = "import sys\nfrom deadstop.cli import main\n"
 
@@ -171,19 +188,23 @@ def outcome(host: hosts.Host, script: str, *arguments: str) -> tuple[int, str, s
 
 
 @on(EVERYWHERE)
-def test_26_a_word_that_is_too_long_is_refused_before_the_start(host: hosts.Host, isolation: str, tmp_path: Path) -> None:
+def test_26_a_word_that_is_too_long_is_refused_before_the_start(
+    host: hosts.Host, isolation: str, tmp_path: Path
+) -> None:
     made = subprocess.run(
         [host.python, "-c", text("26-argument-too-long.py")], capture_output=True, check=True, timeout=10
     ).stdout
     file = host.folder / "long-word"
     file.write_bytes(made)
-    script = 'word = open(sys.argv[2]).read()\nsys.exit(main(["run", "--isolation", sys.argv[1], "--", "bash", "-c", word]))'
+    script = (
+        'word = open(sys.argv[2]).read()\nsys.exit(main(["run", "--isolation", sys.argv[1], "--", "bash", "-c", word]))'
+    )
     status, out, err = outcome(host, script, isolation, str(file))
     assert (status, out) == (125, "")
     assert len(err.splitlines()) == 1 and str(len(made)) in err and "Traceback" not in err
 
 
-# -- 27: a C locale -----------------------------------------------------------------------------------------------------
+# -- 27: a C locale --------------------------------------------------------------------------------------------------
 
 
 @on(EVERYWHERE)
@@ -203,7 +224,7 @@ def test_27_streamed_text_passes_through_a_C_locale(host: hosts.Host, isolation:
     assert (done.returncode, done.stdout) == (0, "stra\u00dfe-\u03b2".encode())
 
 
-# -- 72: limits inside limits -------------------------------------------------------------------------------------------
+# -- 72: limits inside limits ----------------------------------------------------------------------------------------
 
 
 @on(PROCESS)
@@ -231,11 +252,13 @@ def test_72_a_clean_up_with_a_limit_of_its_own_does_not_delay_the_outer_end(host
     assert "deadline" in ended.err
 
 
-# -- 73: the supervisor does not run --------------------------------------------------------------------------------------
+# -- 73: the supervisor does not run ---------------------------------------------------------------------------------
 
 
 @on(EVERYWHERE)
-@pytest.mark.parametrize("payload", ["sleep 30", "trap '' TERM; echo; while :; do sleep 0.1; done"], ids=["sleep", "stubborn"])
+@pytest.mark.parametrize(
+    "payload", ["sleep 30", "trap '' TERM; echo; while :; do sleep 0.1; done"], ids=["sleep", "stubborn"]
+)
 def test_73_after_a_stop_of_the_supervisor_the_overdue_call_is_killed_at_once(
     host: hosts.Host, isolation: str, payload: str
 ) -> None:
@@ -243,7 +266,9 @@ def test_73_after_a_stop_of_the_supervisor_the_overdue_call_is_killed_at_once(
     words = words_for(host, isolation, ["bash", "-c", f"touch begun-73; {payload}"], timeout=0.6, grace=0.3)
     begun = host.folder / "begun-73"
     begun.unlink(missing_ok=True)
-    process = own.start(*words, env=variables(own), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = own.start(
+        *words, env=variables(own), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     try:
         wait_until(begun.exists)
         os.kill(process.pid, signal.SIGSTOP)
@@ -261,14 +286,16 @@ def test_73_after_a_stop_of_the_supervisor_the_overdue_call_is_killed_at_once(
     assert after < 0.25  # both SIGTERM and, 0.3 s later, SIGKILL were due before
 
 
-# -- 74, 76: who started it --------------------------------------------------------------------------------------------
+# -- 74, 76: who started it ------------------------------------------------------------------------------------------
 
 
 @on(EVERYWHERE)
 def test_74_a_parent_that_ignores_sigchld_does_not_cost_the_exit_code(host: hosts.Host, isolation: str) -> None:
     own = marked(host)
     words = words_for(host, isolation, ["sh", "-c", "exit 3"], timeout=2)
-    ignore = "import os, signal, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nos.execvp(sys.argv[1], sys.argv[1:])"
+    ignore = (
+        "import os, signal, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nos.execvp(sys.argv[1], sys.argv[1:])"
+    )
     process = own.popen(
         [own.python, "-c", ignore, own.python, "-m", "deadstop", *words], env=variables(own),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -279,7 +306,9 @@ def test_74_a_parent_that_ignores_sigchld_does_not_cost_the_exit_code(host: host
 
 
 @on(EVERYWHERE)
-@pytest.mark.parametrize("payload", ["trap '' TERM; while :; do sleep 0.1; done", "kill -9 0"], ids=["stubborn", "kill-group"])
+@pytest.mark.parametrize(
+    "payload", ["trap '' TERM; while :; do sleep 0.1; done", "kill -9 0"], ids=["stubborn", "kill-group"]
+)
 def test_76_a_kill_never_reaches_the_group_of_the_host(host: hosts.Host, isolation: str, payload: str) -> None:
     own = marked(host)
     words = words_for(host, isolation, ["bash", "-c", payload], timeout=0.5, grace=0.2)
@@ -293,7 +322,7 @@ def test_76_a_kill_never_reaches_the_group_of_the_host(host: hosts.Host, isolati
     own.no_survivors(within=1)  # the witness, killed a moment ago by its own shell
 
 
-# -- 83: the processors are busy ---------------------------------------------------------------------------------------
+# -- 83: the processors are busy -------------------------------------------------------------------------------------
 
 
 @on(EVERYWHERE)

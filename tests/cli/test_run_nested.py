@@ -7,18 +7,22 @@ import json
 from typing import Any
 
 import pytest
+
 from hosts import Host
 
+Result = dict[str, Any]
 
-def _inner(outer: dict[str, Any]) -> dict[str, Any]:
+
+def _inner(outer: Result) -> Result:
     """The result that the inner run printed, which is all that the outer one saw on stdout."""
     lines = outer["stdout"]["tail"].splitlines()
     assert len(lines) == 1, (outer["status"], lines, outer["stderr"]["tail"])
-    result: dict[str, Any] = json.loads(lines[0])
+    result: Result = json.loads(lines[0])
     return result
 
 
-def _nest(host: Host, *words: str, outer: tuple[str, ...] = ("--timeout", "2")) -> tuple[dict[str, Any], dict[str, Any]]:
+def _nest(host: Host, *words: str, outer: tuple[str, ...] = ("--timeout", "2")) -> tuple[Result, Result]:
+    """The results of the outer and of the inner run."""
     result = host.run(*outer, "--", host.python, "-m", "deadstop", "run", "--json", *words)
     return result, _inner(result)
 
@@ -55,9 +59,8 @@ def test_a_call_without_a_limit_of_its_own_has_its_parents(one_host: Host) -> No
 
 
 def test_three_levels_each_report(one_host: Host) -> None:
-    python = one_host.python
-    middle = ("--timeout", "60", "--", python, "-m", "deadstop", "run", "--json", "--timeout", "60", "--", "sleep", "50")
-    outer, second = _nest(one_host, *middle, outer=("--timeout", "3"))
+    inmost = [one_host.python, "-m", "deadstop", "run", "--json", "--timeout", "60", "--", "sleep", "50"]
+    outer, second = _nest(one_host, "--timeout", "60", "--", *inmost, outer=("--timeout", "3"))
     third = _inner(second)
     assert [level["status"] for level in (outer, second, third)] == ["completed", "completed", "timeout"]
     assert third["limit"]["which"] == "parent"

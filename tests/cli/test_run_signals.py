@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from hosts import Host
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -122,8 +123,8 @@ def test_without_json_the_verdict_says_that_it_was_cancelled(one_host: Host) -> 
 def test_a_second_interrupt_during_the_grace_ends_at_once(host: Host) -> None:
     mark, heard = host.folder / "ready", host.folder / "heard"
     payload = 'trap "echo TERM > $2" TERM; echo ready > "$1"; while :; do sleep 0.05; done'
-    words = ["run", "--json", "--timeout", "30", "--grace", "5s", "--", "bash", "-c", payload, "bash", str(mark), str(heard)]
-    process = host.start(*words, **PIPES)
+    words = ["run", "--json", "--timeout", "30", "--grace", "5s", "--", "bash", "-c", payload, "bash"]
+    process = host.start(*words, str(mark), str(heard), **PIPES)
     try:
         _within(15, lambda: _written(mark))
         process.send_signal(signal.SIGINT)
@@ -216,5 +217,6 @@ def _kill_over_a_crowd(host: Host, mark: Path) -> float:
 @pytest.mark.slow
 def test_sigkill_of_the_supervisor_takes_a_hostile_crowd_along(host: Host) -> None:
     times = [_kill_over_a_crowd(host, host.folder / "ready") for _ in range(ROUNDS)]
-    print(f"{host.name}: {CROWD} gone after p50 {statistics.median(times) * 1000:.0f} ms, worst {max(times) * 1000:.0f} ms")
+    middle, worst = statistics.median(times) * 1000, max(times) * 1000
+    print(f"{host.name}: {CROWD} gone after p50 {middle:.0f} ms, worst {worst:.0f} ms")
     assert max(times) < 0.5

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from hosts import Host
 
 PIPES: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -58,7 +59,7 @@ def _end(process: subprocess.Popen[bytes], within: float) -> int:
                 stream.close()
 
 
-# -- as it comes, whole, unchanged -----------------------------------------------------------------------------------
+# -- as it comes, whole, unchanged --------------------------------------------------------------------------------
 
 
 def test_a_line_is_seen_while_the_command_still_runs(host: Host) -> None:
@@ -112,7 +113,7 @@ def test_carriage_returns_zeros_and_half_characters_pass(one_host: Host) -> None
     assert (done.returncode, done.stdout) == (0, b"a\r\n\0\x1b[31m\xc3")
 
 
-# -- slow readers, and readers that leave ----------------------------------------------------------------------------
+# -- slow readers, and readers that leave -------------------------------------------------------------------------
 
 
 def test_a_deadline_is_kept_though_the_reader_sleeps(host: Host) -> None:
@@ -170,7 +171,7 @@ def test_a_pipeline_with_head_ends_soon(one_host: Host) -> None:
     assert time.monotonic() - begin < 5
 
 
-# -- where stdout may lead -------------------------------------------------------------------------------------------
+# -- where stdout may lead ----------------------------------------------------------------------------------------
 
 
 def test_a_file_opened_for_appending_is_appended_to(one_host: Host) -> None:
@@ -191,7 +192,8 @@ def test_a_file_is_written_at_the_position_that_its_other_users_share(one_host: 
     try:
         with path.open("wb", buffering=0) as shared:
             shared.write(b"one ")
-            assert _end(one_host.start("run", "--", "printf", "two ", stdout=shared, stderr=subprocess.DEVNULL), 15) == 0
+            process = one_host.start("run", "--", "printf", "two ", stdout=shared, stderr=subprocess.DEVNULL)
+            assert _end(process, 15) == 0
             shared.write(b"three")
         assert path.read_bytes() == b"one two three"
     finally:
@@ -245,7 +247,7 @@ def test_flags_of_our_own_descriptors_never_change(host: Host, kind: str, words:
                 os.close(fd)
 
 
-# -- what is ours on stdout and stderr ---------------------------------------------------------------------------------
+# -- what is ours on stdout and stderr ----------------------------------------------------------------------------
 
 
 def test_a_plain_success_prints_nothing_of_ours(host: Host) -> None:
@@ -287,7 +289,7 @@ def test_quiet_still_says_why_nothing_ran(one_host: Host) -> None:
     assert b"no-such-program" in done.stderr
 
 
-# -- exit statuses -----------------------------------------------------------------------------------------------------
+# -- exit statuses ------------------------------------------------------------------------------------------------
 
 
 EXITS = [
@@ -329,7 +331,7 @@ def test_a_command_that_kills_its_reaper_is_123_and_never_a_success(host: Host) 
         assert (done.returncode, result["status"]) == (123, "crashed")
 
 
-# -- stdin ---------------------------------------------------------------------------------------------------------------
+# -- stdin --------------------------------------------------------------------------------------------------------
 
 
 def test_stdin_is_closed_unless_asked_for(host: Host) -> None:

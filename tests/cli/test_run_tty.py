@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
 from hosts import Host
 
 PIPES: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -37,7 +38,8 @@ class Terminal:
             os.fchown(self.slave, host.uid, -1)
         self.before = self.modes()
         cli = through or [host.python, "-m", "deadstop", "run"]
-        self.process = host.popen(["setsid", "--ctty", *cli, *words], stdin=self.slave, stdout=self.slave, stderr=self.slave)
+        ends = dict.fromkeys(("stdin", "stdout", "stderr"), self.slave)
+        self.process = host.popen(["setsid", "--ctty", *cli, *words], **ends)
         self.seen = b""
 
     def modes(self) -> list[Any]:
@@ -89,7 +91,7 @@ def _terminal(host: Host, *words: str, **options: Any) -> Iterator[Terminal]:
         terminal.close()
 
 
-# -- a terminal for the command, none for us -------------------------------------------------------------------------
+# -- a terminal for the command, none for us ----------------------------------------------------------------------
 
 
 def test_the_command_has_a_terminal_and_controls_it(host: Host) -> None:
@@ -141,7 +143,7 @@ def test_a_prompt_on_dev_tty_that_nobody_can_answer_ends_early(one_host: Host) -
     assert result["duration_s"] < 8
 
 
-# -- the window ------------------------------------------------------------------------------------------------------
+# -- the window ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("words", [["--tty"], ["--tty", "--stdin"]], ids=" ".join)
@@ -167,7 +169,7 @@ def test_a_stream_of_window_changes_loses_nothing(one_host: Host) -> None:
         assert terminal.end() == 124
 
 
-# -- somebody types --------------------------------------------------------------------------------------------------
+# -- somebody types -----------------------------------------------------------------------------------------------
 
 
 def test_a_question_is_answered_and_echoed_once(host: Host) -> None:
@@ -227,7 +229,7 @@ def test_in_the_background_nothing_is_read_and_no_deadline_is_lost(one_host: Hos
         assert b"never" not in terminal.seen
 
 
-# -- the terminal is put back -------------------------------------------------------------------------------------------
+# -- the terminal is put back -------------------------------------------------------------------------------------
 
 
 def test_the_modes_are_put_back_after_a_timeout(host: Host) -> None:
@@ -277,7 +279,7 @@ def test_a_window_that_is_closed_ends_the_run(host: Host) -> None:
         terminal.master = os.open(os.devnull, os.O_RDONLY)  # for close()
 
 
-# -- stdin that is no terminal -------------------------------------------------------------------------------------------
+# -- stdin that is no terminal ------------------------------------------------------------------------------------
 
 
 def _piped(host: Host, given: bytes, *words: str, within: float = 20) -> tuple[int, bytes]:

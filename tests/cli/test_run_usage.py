@@ -7,6 +7,7 @@ import json
 import subprocess
 
 import pytest
+
 from hosts import Host
 
 MARKER = "started"

@@ -7,7 +7,7 @@ import asyncio
 import os
 import select
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import clock, wire
 from ..cancel import CancelToken
@@ -26,6 +26,11 @@ from .prepare import (
     prepare_place,
     refused,
 )
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from .options import CommandOptions, PlaceOptions, RunOptions
 
 Stdin = bytes | str | int | None
 Path = str | os.PathLike[str]
@@ -86,7 +91,7 @@ async def run_async(
     on_output: OnOutput | None = None,
     cancel: CancelToken | None = None,
     check: bool = False,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> ToolResult:
     """The async twin of `run`, with the same options. Cancelling the task kills the command and waits for the proof."""
     started = _start(argv, Options(**options), stdin, on_output, cancel)
@@ -102,7 +107,7 @@ class Boundary:
     told apart from it. Raises BoundaryUnavailable when this host cannot give it.
     """
 
-    def __init__(self, isolation: Literal["process", "sandbox"] = "process", **options: Any) -> None:
+    def __init__(self, isolation: Literal["process", "sandbox"] = "process", **options: Unpack[PlaceOptions]) -> None:
         """`options`: memory, pids, cpus, disk, net, bind, ro_bind, bind_cwd, as for `run`."""
         self._options = Options(isolation=isolation, **options)
         self.place, self._python = prepare_place(self._options)
@@ -118,7 +123,7 @@ class Boundary:
 
     def run(
         self, argv: Sequence[str], *, stdin: Stdin = None, on_output: OnOutput | None = None,
-        cancel: CancelToken | None = None, check: bool = False, **options: Any,
+        cancel: CancelToken | None = None, check: bool = False, **options: Unpack[CommandOptions],
     ) -> ToolResult:  # fmt: skip
         """Run a command inside, with those options of `deadstop.run` that concern one command."""
         started = self._start(argv, options, stdin, on_output)
@@ -126,7 +131,7 @@ class Boundary:
 
     async def run_async(
         self, argv: Sequence[str], *, stdin: Stdin = None, on_output: OnOutput | None = None,
-        cancel: CancelToken | None = None, check: bool = False, **options: Any,
+        cancel: CancelToken | None = None, check: bool = False, **options: Unpack[CommandOptions],
     ) -> ToolResult:  # fmt: skip
         """The async twin of `run`."""
         started = self._start(argv, options, stdin, on_output)
@@ -149,7 +154,7 @@ class Boundary:
         self.kill()
 
     def _start(
-        self, argv: Sequence[str], options: dict[str, Any], stdin: Stdin, on_output: OnOutput | None
+        self, argv: Sequence[str], options: CommandOptions, stdin: Stdin, on_output: OnOutput | None
     ) -> Call | ToolResult:
         fixed = {name: getattr(self._options, name) for name in ("isolation", "bind_cwd")}
         asked = Options(**{**fixed, **options})

@@ -95,7 +95,7 @@ class _Watch:
 
     def _changed(self, now: float, activity: dict[int, tuple[int, int, int]]) -> None:
         before = self._activity
-        wanted = sum(sum(now[:2]) - sum(before.get(pid, now)[:2]) for pid, now in activity.items())
+        wanted = sum(sum(new[:2]) - sum(before.get(pid, new)[:2]) for pid, new in activity.items())
         working = wanted / 1e9 > _WORKING * (now - self._gate_at) or activity.keys() != before.keys()
         if now - self._changed_at > _LONGEST_PAUSE:
             self._change_pause = self._quiet
