@@ -42,6 +42,9 @@ def main() -> int:
 
 def work(names: list[str], host: str, folder: str, compiled: str, *, quick: bool) -> int:
     """In a process of that host: each figure as a line of JSON."""
+    from deadstop.boundary.syscalls import die_with_parent
+
+    die_with_parent()  # and with it every supervisor of ours
     bench = Bench(host, folder, quick, compiled == "yes")
     for name in names:
         for figure in importlib.import_module(f".{name}", __package__).measure(bench):

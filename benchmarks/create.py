@@ -137,7 +137,8 @@ class Shell:
         self._process = subprocess.Popen(["/bin/sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def run(self, argv: Sequence[str]) -> float:
-        assert self._process.stdin and self._process.stdout
+        assert self._process.stdin
+        assert self._process.stdout
         start = clock.monotonic()
         os.write(self._process.stdin.fileno(), " ".join(argv).encode() + b"\n")
         assert os.read(self._process.stdout.fileno(), 6)

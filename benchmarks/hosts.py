@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who runs a benchmark: root, an ordinary user without an account, and that user on hosts that refuse things.
 
-Everything is copied into one temporary folder that an ordinary user may read, with its byte code: without that every start
-of Python would compile the package anew, and that is not what a user has.
+Everything is copied into one temporary folder that an ordinary user may read, with its byte code: without that every
+start of Python would compile the package anew, and that is not what a user has.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def python_for(host: str) -> str | None:
     for candidate in dict.fromkeys([sys.executable, "/usr/bin/python3", shutil.which("python3") or ""]):
         check = [candidate, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
         try:
-            if candidate and subprocess.run(check, capture_output=True, timeout=20, cwd="/", **_user(host)).returncode == 0:
+            if (
+                candidate
+                and not subprocess.run(check, stderr=subprocess.DEVNULL, timeout=20, cwd="/", **_user(host)).returncode
+            ):
                 return candidate
         except OSError:
             continue
@@ -82,7 +85,8 @@ def compile_for(python: str, place: Path) -> None:
 def start(host: str, python: str, place: Path, words: list[str]) -> subprocess.Popen[str]:
     """A benchmark process of this host: `python -m benchmarks` with these words, its lines on a pipe."""
     keep = {name: os.environ[name] for name in ("PATH", "LANG", "TERM") if name in os.environ}
-    env = {**keep, "HOME": str(place / "home"), "PYTHONPATH": f"{place / 'src'}:{place}", "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**keep, "HOME": str(place / "home"), "PYTHONPATH": f"{place / 'src'}:{place}"}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
     if DENIED[host]:
         env["DEADSTOP_DENY"] = DENIED[host]
     return subprocess.Popen(

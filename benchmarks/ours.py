@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deadstop's engine in this process, as `deadstop run` and the private supervisor use it; and what it is compared with."""
+"""deadstop's engine in this process, as `deadstop run` and the private supervisor use it; and its rivals."""
 
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 from deadstop import clock
 from deadstop.boundary import payload, syscalls
+from deadstop.boundary.cgroup import read
 from deadstop.boundary.reaper import descendants
 from deadstop.executor.prepare import Options, Prepared, prepare
 from deadstop.results import ToolResult
@@ -45,7 +47,7 @@ class Ours:
 
     def __init__(self) -> None:
         self._nice = os.getpriority(os.PRIO_PROCESS, 0)
-        self._oom = int(open("/proc/self/oom_score_adj").read())
+        self._oom = int(read("/proc/self/oom_score_adj"))
         self.engine = Engine()
 
     def prepared(self, argv: Sequence[str], **options: Any) -> Prepared:
@@ -98,7 +100,7 @@ class Ours:
         payload.restore_priority(self._nice, self._oom)
 
 
-# -- what it is compared with -----------------------------------------------------------------------------------------------
+# -- what it is compared with --------------------------------------------------------------------------------------
 
 
 def plain_subprocess(argv: Sequence[str]) -> float:
@@ -157,7 +159,7 @@ class RawNamespace:
             if os.fork() == 0:
                 os.dup2(write, 1, inheritable=True)
                 if limit:
-                    payload._limit([limit], None)
+                    resource.setrlimit(limit[0], (limit[1], limit[1]))
                 os.execv(argv[0], argv)
             os.close(write)
             while True:

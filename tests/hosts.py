@@ -119,8 +119,8 @@ class Host:
                 continue
             try:
                 environ = Path(f"/proc/{name}/environ").read_bytes()
-                state = Path(f"/proc/{name}/stat").read_text().rpartition(") ")[2][:1]
-                if wanted in environ.split(b"\0") and state != "Z":
+                state = Path(f"/proc/{name}/stat").read_bytes().rpartition(b") ")[2][:1]
+                if wanted in environ.split(b"\0") and state != b"Z":
                     found.append(
                         Path(f"/proc/{name}/cmdline")
                         .read_bytes()

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* crowd N [leave]: N descendants that ignore every signal and have left their parent and session (double fork, setsid
- * twice). Prints READY when all of them live, then pauses; with "leave" it ends and they stay. */
+ * twice). Prints READY when all of them live, then pauses; with "leave" it ends and they stay.
+ * Should a boundary fail to end them, they end by themselves after LIFETIME_S. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define LIFETIME_S 60
 
 int main(int count, char **words) {
     int wanted = count > 1 ? atoi(words[1]) : 200, leave = count > 2 && strcmp(words[2], "leave") == 0;
@@ -24,8 +27,8 @@ int main(int count, char **words) {
                 setsid();
                 if (write(up[1], "x", 1) != 1)
                     _exit(1);
-                for (;;)
-                    pause();
+                sleep(LIFETIME_S);
+                _exit(0);
             }
             _exit(0);
         }
@@ -36,7 +39,7 @@ int main(int count, char **words) {
             return 1;
     if (write(1, "READY\n", 6) != 6)
         return 1;
-    while (!leave)
-        pause();
+    if (!leave)
+        sleep(LIFETIME_S);
     return 0;
 }

@@ -4,6 +4,7 @@
 import os
 import signal
 import sys
+import time
 
 wanted = int(sys.argv[1]) if len(sys.argv) > 1 else 200
 for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
@@ -16,13 +17,13 @@ for _ in range(wanted):
         if os.fork() == 0:
             os.setsid()
             os.write(up_write, b"x")
-            while True:
-                signal.pause()
+            time.sleep(60)
+            os._exit(0)
         os._exit(0)
     os.waitpid(child, 0)
 left = wanted
 while left:
     left -= len(os.read(up_read, left))
 os.write(1, b"READY\n")
-while "leave" not in sys.argv:
-    signal.pause()
+if "leave" not in sys.argv:
+    time.sleep(60)

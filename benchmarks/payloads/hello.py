@@ -2,13 +2,13 @@
 """hello.c for machines without a C compiler."""
 
 import os
-import signal
 import sys
+import time
 
 how = sys.argv[1] if len(sys.argv) > 1 else ""
 if how == "leave" and os.fork() == 0:
-    while True:
-        signal.pause()
+    time.sleep(60)
+    sys.exit()
 os.write(1, b"READY\n")
-while not how:
-    signal.pause()
+if not how:
+    time.sleep(60)

@@ -38,7 +38,7 @@ class Terminal:
             os.fchown(self.slave, host.uid, -1)
         self.before = self.modes()
         cli = through or [host.python, "-m", "deadstop", "run"]
-        ends = dict.fromkeys(("stdin", "stdout", "stderr"), self.slave)
+        ends: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), self.slave)
         self.process = host.popen(["setsid", "--ctty", *cli, *words], **ends)
         self.seen = b""
 

@@ -20,7 +20,7 @@ def test_several_commands_with_exact_exits(host: Host) -> None:
         """
         with Boundary() as b:
             ends = [b.run(["bash", "-c", text]) for text in ("exit 0", "exit 7", "exit 255", "kill -9 $$", "kill -TERM $$", "echo out; echo err >&2")]
-            missing = b.run(["no-such-program"])
+            missing = b.run(["no-such-program"], env={"PATH": "/usr/bin:/bin"})
             after = b.run(["echo", "still here"])
         tell(ends=[[r.status, r.exit_code, r.signal] for r in ends], out=[ends[5].stdout.tail, ends[5].stderr.tail],
              missing=[missing.status, missing.start_errno], after=after.stdout.tail, where=after.environment,
@@ -42,7 +42,7 @@ def test_exits_are_exact_in_a_sandbox_too(namespace_host: Host) -> None:
         """
         with Boundary("sandbox", bind_cwd=False) as b:
             ends = [b.run(["bash", "-c", text]) for text in ("exit 0", "exit 7", "exit 255", "kill -9 $$", "kill -TERM $$")]
-            missing = b.run(["no-such-program"])
+            missing = b.run(["no-such-program"], env={"PATH": "/usr/bin:/bin"})
         tell(ends=[[r.status, r.exit_code, r.signal] for r in ends], missing=[missing.status, missing.start_errno],
              receipt=[b.receipt.proof, b.receipt.survivors, b.receipt.boundary])
         """,

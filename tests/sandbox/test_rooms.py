@@ -143,7 +143,6 @@ def test_all_rooms_together_end_at_the_size_asked_for(namespace_host: Host) -> N
     command = ("/usr/bin/python3", "-I", "-c", FILL, *OPEN_FOLDERS)
     result = sandbox(namespace_host, *command, options=("--no-bind-cwd", "--disk", "8M"))
     lines = result["stdout"]["tail"].split()
-    assert "never" not in lines
     assert 4 << 20 < max(int(line) for line in lines if line.isdigit()) <= (8 << 20) + (1 << 18), result
     if result["status"] == "resource_limit":
         assert result["limit"]["which"] == "disk"
@@ -267,10 +266,9 @@ def test_two_sandboxes_of_root_are_two_users_of_the_host(namespace_host: Host) -
     started, seen = [], []
     try:
         for token in ("one", "two"):
-            started.append(namespace_host.start(
-                "run", "--isolation", "sandbox", "--timeout", "20", "--stdin", "--no-bind-cwd", "--env", f"DEADSTOP_ROOM={token}",
-                "--", "sh", "-c", "echo ready; cat; true", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            ))  # fmt: skip
+            options = ("--timeout", "20", "--stdin", "--no-bind-cwd", "--env", f"DEADSTOP_ROOM={token}")
+            words = ("run", "--isolation", "sandbox", *options, "--", "sh", "-c", "echo ready; cat; true")
+            started.append(namespace_host.start(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
         for token, process in zip(("one", "two"), started, strict=True):
             assert process.stdout.readline() == b"ready\n"
             (ids,) = host_ids_of(token)

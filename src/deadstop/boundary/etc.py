@@ -25,16 +25,25 @@ def build(folder: str, uid: int, net: bool, host: str = "/etc") -> None:
     """Fill `folder`: small files are copied, folders bound. Needs the right to mount in this mount namespace."""
     for name in _present(host):
         source, target = f"{host}/{name}", f"{folder}/{name}"
-        os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+        _make_folders(folder, os.path.dirname(name))
         if os.path.islink(source) and os.readlink(source).startswith("/usr/"):
             os.symlink(os.readlink(source), target)
         elif os.path.isdir(source):
-            os.mkdir(target, 0o755)
+            _make_folders(folder, name)
             syscalls.mount(source, target, None, syscalls.MS_BIND)
         else:
             _copy(source, target)
     for name, content in etc_content(uid, net).items():
         _write(f"{folder}/{name}", content)
+
+
+def _make_folders(folder: str, path: str) -> None:
+    """Like makedirs, but readable whatever the caller's umask is."""
+    for part in path.split("/") if path else ():
+        folder = f"{folder}/{part}"
+        if not os.path.isdir(folder):
+            os.mkdir(folder)
+            os.chmod(folder, 0o755)
 
 
 def _present(host: str) -> list[str]:
@@ -49,14 +58,14 @@ def _present(host: str) -> list[str]:
 
 
 def _copy(source: str, target: str) -> None:
-    """A regular file that anyone may read; anything else is left out."""
+    """A regular file of sane size that anyone may read; anything else is left out."""
     try:
         fd = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return
     try:
-        mode = os.fstat(fd).st_mode
-        if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+        facts = os.fstat(fd)
+        if stat.S_ISREG(facts.st_mode) and facts.st_mode & stat.S_IROTH and facts.st_size <= COPY_BYTES:
             _write(target, os.read(fd, COPY_BYTES))
     finally:
         os.close(fd)

@@ -132,7 +132,8 @@ def _proc(host_proc: str, empty: str) -> list[str]:
 
 
 def _readable(path: str) -> bool:
+    """By others or by a group: an ordinary user keeps its own inside."""
     try:
-        return bool(os.stat(path).st_mode & 0o004)
+        return bool(os.stat(path).st_mode & 0o044)
     except OSError:
         return False
