@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import deadstop
 from deadstop import clock
@@ -42,7 +43,7 @@ def _process(bench: Bench, ours: Ours) -> Iterator[Figure]:
 
 def _sandbox(bench: Bench, ours: Ours) -> Iterator[Figure]:
     hello = bench.payload("hello", inside=True)
-    options = {"isolation": "sandbox", "bind_cwd": False, "ro_bind": [bench.payload_bind]}
+    options = _sandbox_options(bench)
     candidates: dict[str, Candidate] = {
         "engine": lambda: _create(ours, hello, **options),
         "run": lambda: _run(bench.payload("hello", "once", inside=True), **options),
@@ -60,7 +61,7 @@ def _in_live_boundary(bench: Bench, ours: Ours) -> Iterator[Figure]:
     for level in levels:
         inside = level == "sandbox"
         words = bench.payload("hello", "once", inside=inside)
-        options = {"isolation": "sandbox", "bind_cwd": False, "ro_bind": [bench.payload_bind]} if inside else {}
+        options = _sandbox_options(bench) if inside else {}
         prepared = ours.prepared(words, **options)
         room = ours.open(prepared)
         with deadstop.Boundary(**options) as kept:
@@ -77,6 +78,10 @@ def _in_live_boundary(bench: Bench, ours: Ours) -> Iterator[Figure]:
             {"engine": (f"exec in a live boundary ({level})", target), "run": ("  through Boundary.run", target)},
         )
     shell.close()
+
+
+def _sandbox_options(bench: Bench) -> dict[str, Any]:
+    return {"isolation": "sandbox", "bind_cwd": False, "ro_bind": [bench.payload_bind]}
 
 
 def _create(ours: Ours, argv: Sequence[str], **options: object) -> float:

@@ -60,13 +60,11 @@ def _payloads(place: Path) -> bool:
 
 def python_for(host: str) -> str | None:
     """An interpreter that this host's user may execute."""
-    for candidate in dict.fromkeys([sys.executable, "/usr/bin/python3", shutil.which("python3") or ""]):
+    for candidate in dict.fromkeys([sys.executable, "/usr/bin/python3", shutil.which("python3") or sys.executable]):
         check = [candidate, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
         try:
-            if (
-                candidate
-                and not subprocess.run(check, stderr=subprocess.DEVNULL, timeout=20, cwd="/", **_user(host)).returncode
-            ):
+            done = subprocess.run(check, stderr=subprocess.DEVNULL, timeout=20, cwd="/", **_user(host))
+            if done.returncode == 0:
                 return candidate
         except OSError:
             continue

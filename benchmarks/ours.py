@@ -61,7 +61,7 @@ class Ours:
 
     def start(self, prepared: Prepared, *, room: Room | None = None) -> tuple[Room, FirstOutput, list[ToolResult]]:
         """Start a command, in a boundary of its own unless one is given, and wait for its first output."""
-        sink, results = FirstOutput(), []
+        sink, results = FirstOutput(), list[ToolResult]()
         used = room or self.engine.open(prepared.place)
         self.engine.start(used, prepared.command, None, None, results.append, owns_room=room is None, sink=sink)
         self.step_until(lambda: sink.at is not None or bool(results))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -48,7 +49,7 @@ def _cli(seconds: float) -> tuple[float, int]:
     process = subprocess.Popen([sys.executable, "-m", "deadstop", *words], stdout=subprocess.PIPE)
     grown = _watch(process.pid, seconds)
     out, _ = process.communicate(timeout=30)
-    return grown(), deadstop.ToolResult.from_json(out.decode()).stdout.bytes_total
+    return grown(), int(json.loads(out)["stdout"]["bytes_total"])
 
 
 def _private(seconds: float) -> tuple[float, int]:

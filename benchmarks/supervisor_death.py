@@ -47,8 +47,8 @@ def _cli(bench: Bench, forget: Forget) -> float | None:
     process = subprocess.Popen(
         words, env={**os.environ, processes.MARK: mark}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     )
+    assert process.stdout
     try:
-        assert process.stdout
         if process.stdout.readline() != b"READY\n":
             raise RuntimeError("the payload did not start")
         return _kill_and_time(mark, process.pid)

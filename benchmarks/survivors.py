@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from deadstop.results import ToolResult
+
 from . import processes
 from .harness import Bench, Figure, Series
 from .ours import FirstOutput, Ours, bare_bwrap, find_bwrap
@@ -49,7 +51,7 @@ def _ours(bench: Bench, ours: Ours, level: str, delay: float) -> bool:
         options.update(bind_cwd=False, ro_bind=[bench.payload_bind])
     prepared = ours.prepared(bench.payload("crowd", DESCENDANTS, inside=inside), **options)
     ours.protect()
-    room, results = ours.engine.open(prepared.place), []
+    room, results = ours.engine.open(prepared.place), list[ToolResult]()
     ours.engine.start(room, prepared.command, None, None, results.append, owns_room=True, sink=FirstOutput())
     ours.step_until(lambda: False, delay)
     ours.kill(room)

@@ -19,7 +19,7 @@ from .results import FiredLimit
 
 VARIABLE = "DEADSTOP_DEADLINE"
 NESTED_MARGIN_S = 0.1  # a nested call ends this long before its parent's deadline, so that it can still report
-NESTED_KILL_MARGIN_S = 0.02
+NESTED_KILL_MARGIN_S = 0.05
 
 _block: ContextVar[tuple[float, float] | None] = ContextVar("deadstop_deadline", default=None)
 

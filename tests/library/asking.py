@@ -34,8 +34,8 @@ def marked(mark=None):
         try:
             with open(f"/proc/{name}/environ", "rb") as file:
                 here = wanted in file.read().split(b"\\0")
-            with open(f"/proc/{name}/stat") as file:
-                alive = file.read().rpartition(") ")[2][0] not in "ZX"
+            with open(f"/proc/{name}/stat", "rb") as file:
+                alive = file.read().rpartition(b") ")[2][:1] not in b"ZX"
             if here and alive:
                 found.append(int(name))
         except OSError:
@@ -52,8 +52,8 @@ def children():
 
 def state(pid):
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(") ")[2][0]
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1].decode()
     except OSError:
         return "gone"
 

@@ -41,8 +41,8 @@ def marked(mark: str) -> list[int]:
         try:
             with open(f"/proc/{name}/environ", "rb") as file:
                 here = mark.encode() in file.read().split(b"\0")
-            with open(f"/proc/{name}/stat") as file:
-                alive = file.read().rpartition(") ")[2][0] not in "ZX"
+            with open(f"/proc/{name}/stat", "rb") as file:
+                alive = file.read().rpartition(b") ")[2][:1] not in b"ZX"
             if here and alive:
                 found.append(int(name))
         except OSError:

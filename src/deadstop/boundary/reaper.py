@@ -107,7 +107,7 @@ def _none_left(spare: frozenset[int]) -> bool:
         if waited is None or waited.si_pid in spare:
             break
         os.waitpid(waited.si_pid, os.WNOHANG)
-    if not set(children_of(os.getpid())) - spare:
+    if spare and not set(children_of(os.getpid())) - spare:
         return True
     time.sleep(0.0005)  # bounded by `drain`; only reached while a killed process is still on its way out
     return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -41,6 +42,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; the exit status. Errors of ours are one line on stderr."""
+    _occupy_standard_descriptors()
     words = list(sys.argv[1:] if argv is None else argv)
     parser = build_parser(words[0] if words and words[0] in VERBS else None)
     arguments = parser.parse_args(words)
@@ -52,3 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except BrokenPipeError:
         return 128 + 13
+    except KeyboardInterrupt:
+        return 130
+
+
+def _occupy_standard_descriptors() -> None:
+    """A closed 0, 1 or 2 would become one of our own pipes."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(fd)

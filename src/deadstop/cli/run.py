@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +29,7 @@ from ..supervisor.engine import Engine
 from .stdio import StandardStreams
 
 FLUSH_S = 2.0  # how long a slow reader of our output may take after the end
+JSON_S = 30.0  # the same for a result in one piece, which is of no use when cut
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,8 +160,10 @@ def execute(arguments: argparse.Namespace) -> int:
         from .check import check
 
         return check(prepared)
-    result = over_before_start(prepared.command) or Session(arguments, prepared).run()
-    return _show(arguments, result)
+    session = Session(arguments, prepared)
+    result = over_before_start(prepared.command) or session.run()
+    _show(session, arguments, result)
+    return result.exit_status()
 
 
 def _options(arguments: argparse.Namespace) -> Options:
@@ -211,6 +213,12 @@ class Session:
         assert self.result is not None
         return self.result
 
+    def say(self, text: str, stream: str, seconds: float) -> None:
+        """Print without blocking for longer than this, whoever reads."""
+        streams = self.streams or StandardStreams(self.engine.loop, lambda: None)
+        streams.write(stream, text.encode("utf-8", "backslashreplace"))
+        streams.finish(seconds)
+
     def _done(self, result: ToolResult) -> None:
         self.result = result
 
@@ -238,23 +246,27 @@ class Session:
         wanted = sum(number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for number in numbers)
         if not self.call or not wanted:
             return
-        if self.call.record.status or wanted > 1:
-            self.call.hurry()
+        again = self.call.record.status is not None or wanted > 1
         self.call.stop(Status.CANCELLED, reason="caller")
+        if again:
+            self.call.hurry()
 
 
-def _show(arguments: argparse.Namespace, result: ToolResult) -> int:
+def _show(session: Session, arguments: argparse.Namespace, result: ToolResult) -> None:
+    """The rest of the output, then the result as asked for."""
     if arguments.json:
-        sys.stdout.write(result.to_json() + "\n")
-    elif not arguments.quiet:
+        session.say(result.to_json() + "\n", "stdout", JSON_S)
+        return
+    if arguments.quiet:
+        failed = result.status in (Status.REFUSED, Status.ERROR)
+        lines = f"deadstop: {(result.error or {}).get('message')}" if failed else ""
+    else:
         from .verdict import verdict
 
-        line = verdict(result, stdin_ignored=_stdin_ignored(arguments))
-        if line:
-            print(line, file=sys.stderr)
-    elif result.status in (Status.REFUSED, Status.ERROR):
-        print(f"deadstop: {(result.error or {}).get('message')}", file=sys.stderr)
-    return result.exit_status()
+        lost = session.streams.finish(FLUSH_S) if session.streams else 0
+        lines = verdict(result, stdin_ignored=_stdin_ignored(arguments), not_taken=lost)
+    if lines:
+        session.say(lines + "\n", "stderr", FLUSH_S)
 
 
 def _stdin_kind(arguments: argparse.Namespace) -> str:

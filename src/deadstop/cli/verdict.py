@@ -6,8 +6,11 @@ from __future__ import annotations
 from ..results import Receipt, Status, ToolResult
 
 
-def verdict(result: ToolResult, *, stdin_ignored: bool) -> str:
-    """Empty for a plain success. Otherwise what happened, what was killed and with which proof, and what to try."""
+def verdict(result: ToolResult, *, stdin_ignored: bool, not_taken: int) -> str:
+    """Empty for a plain success. Otherwise what happened, what was killed and with which proof, and what to try.
+
+    `not_taken`: bytes of output that whoever reads ours did not take.
+    """
     parts = [_what(result)]
     if result.receipt:
         parts.append(_killed(result.receipt))
@@ -17,8 +20,11 @@ def verdict(result: ToolResult, *, stdin_ignored: bool) -> str:
         parts.append(f"hint: {result.hint}")
     if stdin_ignored:
         parts.append("what was piped in was not passed on (use --stdin)")
-    parts += [f"note: {line}" for line in result.degraded]
+    if not_taken:
+        parts.append(f"{not_taken} bytes of output were not taken by the reader of this command's output")
     lines = [part for part in parts if part]
+    limits = tuple(f"{name}:" for name in result.limits)
+    lines += [f"note: {line}" for line in result.degraded if lines or line.startswith(limits)]
     return "\n".join(f"deadstop: {line}" for line in lines)
 
 

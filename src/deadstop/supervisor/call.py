@@ -21,7 +21,7 @@ from ..model import Command
 from ..results import FiredLimit, Status, ToolResult
 from .collector import Collector, Report
 from .loop import Loop, Timer
-from .output import Pump, Sink
+from .output import Pump, Sink, Source
 from .report import Record, build
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Call:
     """A command in a room. `done` is called once, with the result."""
 
     def __init__(
-        self, loop: Loop, room: Room, number: int, command: Command, stdio: list[int], pumps: list[tuple[str, int]],
+        self, loop: Loop, room: Room, number: int, command: Command, stdio: list[int], sources: list[Source],
         *, owns_room: bool, sink: Sink | None, done: Callable[[ToolResult], None],
     ) -> None:  # fmt: skip
         self.loop, self.room, self.number, self.command = loop, room, number, command
@@ -62,7 +62,7 @@ class Call:
         self.grace = 0.0
         self.finished = False
         self.timer: Timer | None = None
-        self.pumps = [Pump(loop, name, fd, command.tail, sink, self._output) for name, fd in pumps]
+        self.pumps = [Pump(loop, source, command.tail, sink, self._output) for source in sources]
         room.listeners[number] = self._message
         if room.ready:
             self._begin()

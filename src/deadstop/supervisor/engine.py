@@ -17,7 +17,7 @@ from ..model import Command, Place
 from ..results import ToolResult
 from .call import Call
 from .loop import Loop
-from .output import Sink
+from .output import Sink, Source
 from .room import Room
 
 NICE = -10
@@ -65,14 +65,14 @@ class Engine:
         self._numbers += 1
         opened: list[int] = []
         try:
-            stdio, pumps = _channels(command, stdin, opened)
+            stdio, sources = _channels(command, stdin, opened)
             if command.cwd is None:
                 stdio.append(os.open(".", os.O_PATH | os.O_CLOEXEC) if cwd is None else os.dup(cwd))
         except OSError:
             for fd in opened:
                 os.close(fd)
             raise
-        return Call(self.loop, room, self._numbers, command, stdio, pumps, owns_room=owns_room, sink=sink, done=done)
+        return Call(self.loop, room, self._numbers, command, stdio, sources, owns_room=owns_room, sink=sink, done=done)
 
     def run(self, finished: Callable[[], bool]) -> None:
         while not finished():
@@ -83,7 +83,7 @@ class Engine:
         self.run(lambda: room.released or room.unkillable != ())
 
 
-def _channels(command: Command, stdin: int | None, opened: list[int]) -> tuple[list[int], list[tuple[str, int]]]:
+def _channels(command: Command, stdin: int | None, opened: list[int]) -> tuple[list[int], list[Source]]:
     """Payload's stdin, stdout, stderr, and our reading ends. All is in `opened`, too, in case a later step fails."""
     if command.tty:
         import fcntl
@@ -93,10 +93,10 @@ def _channels(command: Command, stdin: int | None, opened: list[int]) -> tuple[l
         opened += os.openpty()
         master, slave = opened
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", *command.tty, 0, 0))
-        opened += [os.dup(slave), os.dup(slave)]
-        return [slave, *opened[2:]], [("stdout", master)]
+        opened += [os.dup(slave), os.dup(slave), os.dup(slave)]
+        return [slave, *opened[2:4]], [("stdout", master, opened[4])]
     opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if stdin is None else os.dup(stdin))
     opened += os.pipe2(os.O_CLOEXEC)
     opened += os.pipe2(os.O_CLOEXEC)
     source, out_read, out_write, err_read, err_write = opened
-    return [source, out_write, err_write], [("stdout", out_read), ("stderr", err_read)]
+    return [source, out_write, err_write], [("stdout", out_read, None), ("stderr", err_read, None)]

@@ -7,7 +7,6 @@ taken what there is; the payload then blocks in its own write, as it would on an
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from typing import Protocol
@@ -16,6 +15,7 @@ from ..results import Output
 from .loop import Loop
 
 CHUNK = 65536
+Source = tuple[str, int, int | None]  # stream, our reading end, the payload's side of a terminal
 # After the end nothing writes any more, so what is left is at most what the pipe holds (a payload can enlarge it).
 DRAIN_BYTES = 16 << 20
 
@@ -52,12 +52,18 @@ class Tail:
 
 
 class Pump:
-    """Reads one pipe or terminal of a call. `on_data` is told how many bytes came."""
+    """Reads one pipe or terminal of a call. `on_data` is told how many bytes came.
+
+    With a terminal the payload's side of it is kept open, too: while nobody has that side open reading fails as if
+    it were over, though the payload may open it again.
+    """
 
     def __init__(
-        self, loop: Loop, name: str, fd: int, keep: int, sink: Sink | None, on_data: Callable[[int], None]
+        self, loop: Loop, source: Source, keep: int, sink: Sink | None, on_data: Callable[[int], None]
     ) -> None:
-        self.loop, self.name, self.fd, self.sink, self.on_data = loop, name, fd, sink, on_data
+        self.loop, self.sink, self.on_data = loop, sink, on_data
+        self.name, fd, self._other_side = source
+        self.fd = fd
         self.tail = Tail(keep)
         os.set_blocking(fd, False)
         loop.watch(fd, self.read)
@@ -75,10 +81,6 @@ class Pump:
             data = os.read(self.fd, CHUNK)
         except BlockingIOError:
             return False
-        except OSError as problem:
-            if problem.errno != errno.EIO:  # EIO: every user of the terminal's other side is gone
-                raise
-            data = b""
         if not data:
             self.close()
             return False
@@ -122,3 +124,5 @@ class Pump:
             self.loop.unwatch(self.fd)
             os.close(self.fd)
             self.fd = -1
+            if self._other_side is not None:
+                os.close(self._other_side)
