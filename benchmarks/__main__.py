@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,16 @@ def work(names: list[str], host: str, folder: str, compiled: str, *, quick: bool
 
     die_with_parent()  # and with it every supervisor of ours
     bench = Bench(host, folder, quick, compiled == "yes")
+    whole = True
     for name in names:
-        for figure in importlib.import_module(f".{name}", __package__).measure(bench):
-            print(json.dumps({**figure.document(), "row": figure.row()}), flush=True)
-    return 0
+        try:
+            for figure in importlib.import_module(f".{name}", __package__).measure(bench):
+                print(json.dumps({**figure.document(), "row": figure.row()}), flush=True)
+        except Exception as problem:
+            where = traceback.extract_tb(problem.__traceback__)[-1]
+            print(f"{name} on {host}: {problem!r:.300} ({where.filename}:{where.lineno})", file=sys.stderr, flush=True)
+            whole = False
+    return 0 if whole else 1
 
 
 def run(names: list[str], wanted: list[str], json_path: str | None, quick: bool) -> int:

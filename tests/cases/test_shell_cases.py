@@ -77,7 +77,7 @@ def case_05_sigterm_is_ignored(ended: Ended) -> None:
     timed_out(ended)
     assert ended.receipt["escalated"]
     assert ended.receipt["method"][0] == "SIGTERM" and len(ended.receipt["method"]) > 1
-    assert ended.result["duration_s"] >= ended.timeout + ended.grace - 0.1
+    assert ended.elapsed >= ended.timeout + ended.grace
 
 
 @case("07-cleanup-handler-hangs.sh")
@@ -85,7 +85,7 @@ def case_07_the_cleanup_handler_hangs(ended: Ended) -> None:
     timed_out(ended)
     assert ended.out == "cleaning\n"
     assert ended.receipt["escalated"]
-    assert ended.result["duration_s"] >= ended.timeout + ended.grace - 0.1
+    assert ended.elapsed >= ended.timeout + ended.grace
 
 
 @case("20-signal-death-is-not-zero.sh", timeout=2)

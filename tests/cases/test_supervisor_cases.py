@@ -275,8 +275,11 @@ def test_73_after_a_stop_of_the_supervisor_the_overdue_call_is_killed_at_once(
         stopped = time.monotonic()
         time.sleep(1.3)  # the time that has to pass: longer than limit and grace
         assert process.poll() is None
-    finally:
         os.kill(process.pid, signal.SIGCONT)
+    except BaseException:
+        process.kill()
+        process.communicate(timeout=10)
+        raise
     woken = time.monotonic()
     result = finish(process, 10)
     after = time.monotonic() - woken

@@ -9,9 +9,9 @@ import time
 
 import pytest
 from asking import ask
-from hosts import Host
 
 from deadstop import Boundary, InvalidLimit, ToolResult, UsageError
+from hosts import Host
 
 
 def test_several_commands_with_exact_exits(host: Host) -> None:
@@ -349,7 +349,9 @@ def test_a_bad_limit_of_a_command_leaves_the_boundary_alone() -> None:
 def test_run_async_in_a_loop_while_another_thread_uses_it() -> None:
     with Boundary() as boundary:
         outs: list[str] = []
-        thread = threading.Thread(target=lambda: outs.extend(boundary.run(["echo", "t"]).stdout.tail for _ in range(20)))
+        thread = threading.Thread(
+            target=lambda: outs.extend(boundary.run(["echo", "t"]).stdout.tail for _ in range(20))
+        )
         thread.start()
 
         async def main() -> list[str]:

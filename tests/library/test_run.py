@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 from asking import ask
-from hosts import Host
 
 import deadstop
 from deadstop import CancelToken, ToolResult, UsageError, run
+from hosts import Host
 
 
 def test_a_command_completes(host: Host) -> None:
@@ -281,7 +281,9 @@ def test_a_token_set_afterwards_changes_nothing() -> None:
 def test_one_token_ends_many_calls() -> None:
     token = CancelToken()
     results: list[ToolResult] = []
-    threads = [threading.Thread(target=lambda: results.append(run(["sleep", "20"], cancel=token, grace=0))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: results.append(run(["sleep", "20"], cancel=token, grace=0))) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     timer = threading.Timer(0.4, token.set)
@@ -358,7 +360,10 @@ def test_an_omitted_timeout_is_a_default_and_shown_to_the_command() -> None:
 
 @pytest.mark.parametrize("seconds", [3e6, 1e10, 1e300])
 def test_a_very_long_limit_is_a_limit_like_any_other(one_host: Host, seconds: float) -> None:
-    got = ask(one_host, f'r = run(["echo", "hi"], timeout={seconds!r}); tell(status=r.status, out=r.stdout.tail, notes=r.degraded)')
+    got = ask(
+        one_host,
+        f'r = run(["echo", "hi"], timeout={seconds!r}); tell(status=r.status, out=r.stdout.tail, notes=r.degraded)',
+    )
     assert got == {"status": "completed", "out": "hi\n", "notes": []}
 
 

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 from asking import ask
-from hosts import Host
 
 import deadstop
 from deadstop import CancelToken, ToolResult, ToolTimeoutError, run_async
+from hosts import Host
 
 
 @asynccontextmanager
@@ -282,7 +282,9 @@ def test_a_token_ends_it() -> None:
         before.set()
         asyncio.get_running_loop().call_later(0.2, during.set)
         return list(
-            await asyncio.gather(run_async(["sleep", "5"], cancel=before), run_async(["sleep", "5"], cancel=during, grace=0))
+            await asyncio.gather(
+                run_async(["sleep", "5"], cancel=before), run_async(["sleep", "5"], cancel=during, grace=0)
+            )
         )
 
     first, second = asyncio.run(main())

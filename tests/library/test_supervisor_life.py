@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from asking import PRELUDE, ask
+
 from hosts import Host
 
 HOSTILE = "trap '' TERM HUP INT; (setsid sleep 60 &) ; setsid bash -c 'trap \"\" TERM; sleep 60; :' & while :; do sleep 1; done"
@@ -22,7 +23,10 @@ HOSTILE = "trap '' TERM HUP INT; (setsid sleep 60 &) ; setsid bash -c 'trap \"\"
 def start(host: Host, text: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     """A caller that this test can stop and kill. Its stdout is a pipe."""
     return host.popen(
-        [host.python, "-c", PRELUDE + dedent(text), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, **options
+        [host.python, "-c", PRELUDE + dedent(text), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        **options,
     )
 
 
@@ -263,6 +267,7 @@ def test_a_killed_supervisor_ends_the_call_with_proof(host: Host) -> None:
         r = out[0]
         tell(took=took, left=left, status=r.status, survivors=r.receipt.survivors, proof=r.receipt.proof, degraded=r.degraded,
              next=run(["echo", "next"]).stdout.tail)
+        clean_up()
         """,
         HOSTILE,
     )
@@ -287,6 +292,7 @@ def test_a_killed_supervisor_ends_every_call_and_the_next_ones_work(host: Host) 
         took = time.monotonic() - began
         tell(took=took, left=marked(), ends=sorted({o[0].status for _, o in calls}), nexts=[o[0].stdout.tail for _, o in nexts],
              zombies=[pid for pid in children() if state(pid) == "Z"], supervisors=len(children()))
+        clean_up()
         """,
     )
     assert got["left"] == [] and got["ends"] == ["unknown"]
@@ -308,6 +314,7 @@ def test_a_stopped_supervisor_does_not_keep_run_from_returning(host: Host) -> No
         r = out[0]
         tell(took=took, left=left, status=r.status, limit=r.limit and r.limit.which, degraded=r.degraded, survivors=r.receipt.survivors,
              proof=r.receipt.proof, next=run(["echo", "next"]).stdout.tail)
+        clean_up()
         """,
         HOSTILE,
     )
@@ -331,6 +338,7 @@ def test_a_stopped_supervisor_does_not_keep_run_async_from_returning(host: Host)
             return await asyncio.wait_for(task, 10)
         r = asyncio.run(main())
         tell(left=marked(), status=r.status, survivors=r.receipt.survivors, degraded=len(r.degraded))
+        clean_up()
         """,
         HOSTILE,
     )

@@ -93,7 +93,9 @@ def test_a_module_named_by_a_string_is_in_a_lower_layer_too() -> None:
             if not (isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "import_module"):
                 continue
             name = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
-            layer = LAYER_OF.get(name.split(".")[1], 99) if isinstance(name, str) and name.startswith("deadstop.") else 99
+            layer = (
+                LAYER_OF.get(name.split(".")[1], 99) if isinstance(name, str) and name.startswith("deadstop.") else 99
+            )
             if name_of(file) not in ("__init__.py", "cli/__init__.py") and layer > LAYER_OF[part_of(file)]:
                 offenders.append(f"{name_of(file)}:{node.lineno} loads {name or 'a computed name'}")
     assert offenders == []
@@ -145,7 +147,9 @@ def test_deadstop_run_loads_no_asyncio_and_no_subprocess() -> None:
 
 def test_the_supervisor_loads_no_asyncio_no_subprocess_and_no_client() -> None:
     loaded = loaded_after("import deadstop.supervisor.server")
-    assert loaded & {"asyncio", "subprocess", "argparse", "http", "sqlite3", "deadstop.cli", "deadstop.executor"} == set()
+    assert (
+        loaded & {"asyncio", "subprocess", "argparse", "http", "sqlite3", "deadstop.cli", "deadstop.executor"} == set()
+    )
 
 
 def test_files_are_short() -> None:

@@ -165,7 +165,11 @@ def test_defaults() -> None:
     command = ready.command
     assert command.argv == ("/usr/bin/true", "a") and command.tool == "true"
     assert command.deadline == 1000.0 + DEFAULT_TIMEOUT_S and command.hard_end is None
-    assert command.limit and (command.limit.which, command.limit.seconds, command.limit.source) == ("call", 300.0, "default")
+    assert command.limit and (command.limit.which, command.limit.seconds, command.limit.source) == (
+        "call",
+        300.0,
+        "default",
+    )
     assert (command.idle_timeout, command.grace, command.tail, command.output_limit) == (None, 0.5, 65536, None)
     assert (command.stdin, command.tty, command.on_input_wait, command.stream) == ("null", None, "wait", False)
     assert ready.cwd is None and ready.place.isolation == "process"
@@ -185,7 +189,9 @@ def test_none_is_unlimited_and_given_says_given() -> None:
     assert given.place.limits.defaulted == {"disk"}
 
 
-def test_a_stale_deadline_of_an_outer_command_does_not_leak_into_an_unlimited_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_deadline_of_an_outer_command_does_not_leak_into_an_unlimited_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with VirtualClock(1000.0):
         monkeypatch.setenv(VARIABLE, "1010.0")
         command = prepared(timeout=None).command
@@ -220,7 +226,10 @@ def test_words_may_be_paths_and_any_iterable() -> None:
 
 
 def test_evidence_paths_are_made_absolute_where_they_were_named(project: Path) -> None:
-    assert prepared(evidence_paths=["log.txt", "/var/log/x"]).command.evidence_paths == (f"{project}/log.txt", "/var/log/x")
+    assert prepared(evidence_paths=["log.txt", "/var/log/x"]).command.evidence_paths == (
+        f"{project}/log.txt",
+        "/var/log/x",
+    )
 
 
 def test_a_deadline_that_is_over_refuses_before_the_start() -> None:
@@ -365,7 +374,9 @@ def test_a_virtual_environment_that_is_not_visible_is_not_named(
     assert env["VIRTUAL_ENV"] == str(elsewhere)
 
 
-def test_an_active_virtual_environment_comes_before_that_of_the_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_active_virtual_environment_comes_before_that_of_the_folder(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     virtual_environment(project / ".venv", "/usr/bin")
     virtual_environment(project / "other", "/usr/bin")
     monkeypatch.setenv("VIRTUAL_ENV", f"{project}/other")

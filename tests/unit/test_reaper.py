@@ -66,7 +66,9 @@ def test_a_name_with_brackets_and_spaces_does_not_hide_the_parent(tmp_path: Path
 
 
 def test_descendants_lists_parents_before_children_up_to_a_limit() -> None:
-    with subprocess.Popen(["bash", "-c", "(sleep 30 & sleep 30 & wait) & echo up; wait"], stdout=subprocess.PIPE) as top:
+    with subprocess.Popen(
+        ["bash", "-c", "(sleep 30 & sleep 30 & wait) & echo up; wait"], stdout=subprocess.PIPE
+    ) as top:
         assert top.stdout and top.stdout.readline()
         try:
             deadline = 200
@@ -192,4 +194,4 @@ def test_drain_spares_the_children_of_a_spared_one() -> None:
 
 
 def test_drain_with_nothing_to_do() -> None:
-    assert script('print(json.dumps(reaper.drain(seconds=1)))') is True
+    assert script("print(json.dumps(reaper.drain(seconds=1)))") is True

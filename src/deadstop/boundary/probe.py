@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["HostReport", "LevelReport", "LimitSupport", "Trial", "probe", "try_open"]
 
 BOUND_S = 5.0  # for a boundary to stand, and for it to be gone
+RELEASE_S = 0.5
 STRONG = "pid_namespace_reaped"
 # Small enough for any group we may be in, large enough for our own helpers.
 TRIAL_LIMITS = Limits(memory=256 << 20, pids=64, cpus=0.5, disk=16 << 20)
@@ -212,6 +213,9 @@ def _end(boundary: Boundary) -> str:
         gone = _readable(boundary.exit_fd)
     proof = boundary.collect().proof if gone else "none"
     boundary.close()
+    end = time.monotonic() + RELEASE_S
+    while not boundary.release() and time.monotonic() < end:
+        time.sleep(0.002)  # an emptied group is busy for a moment
     return proof
 
 

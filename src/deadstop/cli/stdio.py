@@ -73,7 +73,10 @@ class Writer:
             if select.select([], [self.fd], [], left)[1]:
                 self.flush()
         self._watch(False)
-        return len(self._pending)
+        lost = len(self._pending)
+        self.broken = self.broken or lost > 0  # whoever did not read until now gets no more
+        self._pending.clear()
+        return lost
 
 
 class StandardStreams:
@@ -92,7 +95,9 @@ class StandardStreams:
         return self._writers[stream].broken
 
     def finish(self, seconds: float) -> int:
-        return sum(writer.finish(seconds) for writer in self._writers.values())
+        """Hand over the rest within this time; how many bytes were given up on."""
+        end = clock.monotonic() + seconds
+        return sum(writer.finish(end - clock.monotonic()) for writer in self._writers.values())
 
 
 def _open_again(fd: int) -> tuple[int, bool, int]:
