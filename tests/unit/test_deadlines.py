@@ -85,7 +85,7 @@ def test_a_block_is_left_also_by_an_exception(time: VirtualClock) -> None:
 
 @pytest.mark.parametrize("bad", [0, -1, float("nan"), float("inf"), True, "5", None, [], 1j])
 def test_a_block_refuses_what_is_no_limit(bad: object) -> None:
-    with pytest.raises(InvalidLimit, match="^deadline") as caught, deadline(bad):  # type: ignore[arg-type]
+    with pytest.raises(InvalidLimit, match=r"^deadline") as caught, deadline(bad):  # type: ignore[arg-type]
         pytest.fail("the block was entered")
     assert "\n" not in str(caught.value)
 

@@ -199,12 +199,13 @@ class Group:
 
 
 def _remove_tree(folder: str) -> None:
-    """A nested deadstop that was killed leaves its own empty groups below ours."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                _remove_tree(entry.path)
-    os.rmdir(folder)
+    """A nested deadstop that was killed leaves empty groups below ours. Not recursive: a payload chooses the depth."""
+    found = [folder]
+    for path in found:
+        with os.scandir(path) as entries:
+            found += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for path in reversed(found):
+        os.rmdir(path)
 
 
 def _make(folder: str) -> str | None:

@@ -71,10 +71,11 @@ def seal(lifeline: int, name: str, keep: set[int]) -> None:
 class Init:
     """The loop. `is_pid1` decides how to end everything: by exiting, or by killing until nothing is left."""
 
-    def __init__(self, lifeline: socket.socket, spawn: Spawner, *, is_pid1: bool) -> None:
+    def __init__(self, lifeline: socket.socket, spawn: Spawner, *, is_pid1: bool, helpers: frozenset[int]) -> None:
         self.lifeline = lifeline
         self.spawn = spawn
         self.is_pid1 = is_pid1
+        self.helpers = helpers  # processes of ours inside that a payload's SIGTERM must not end
         self.commands: dict[int, int] = {}  # pid -> command id
         self.early: dict[int, tuple[int, float]] = {}  # ended before its pid was known
         self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -156,15 +157,18 @@ class Init:
         self.send(("ended", self.commands.pop(pid), status, when))
 
     def terminate(self) -> None:
-        """SIGTERM to everything inside. As pid 1, kill(-1) is one atomic sweep that leaves out only ourselves."""
-        if self.is_pid1:
-            try:
-                os.kill(-1, signal.SIGTERM)
-                os.kill(-1, signal.SIGCONT)  # a stopped process could not act on it
-            except ProcessLookupError:
-                pass
-        else:
-            terminate_descendants()
+        """SIGTERM to everything inside, and SIGCONT, because a stopped process could not act on it.
+
+        As pid 1, kill(-1) is one atomic sweep that leaves out only ourselves.
+        """
+        if not self.is_pid1 or self.helpers:
+            terminate_descendants(self.helpers)
+            return
+        try:
+            os.kill(-1, signal.SIGTERM)
+            os.kill(-1, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
 
     def end_everything(self) -> NoReturn:
         if self.is_pid1:
@@ -187,6 +191,7 @@ def run_init(
     spawn: Spawner,
     *,
     is_pid1: bool,
+    helpers: Callable[[], frozenset[int]] = frozenset,
 ) -> NoReturn:
     """Body of the forked child: set up, then serve. `set_up` gives facts and descriptors for the supervisor."""
     try:
@@ -196,6 +201,6 @@ def run_init(
     except OSError as problem:
         number, text = problem.errno or 0, f"{problem.filename or 'set-up'}: {problem.strerror}"
     else:
-        Init(lifeline, spawn, is_pid1=is_pid1).serve(facts, fds)
+        Init(lifeline, spawn, is_pid1=is_pid1, helpers=helpers()).serve(facts, fds)
     socket.send_fds(lifeline, [marshal.dumps(("failed", number, text))], [])
     os._exit(125)

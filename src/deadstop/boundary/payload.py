@@ -133,20 +133,26 @@ def _limit(command: Request) -> None:
 
 
 def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
-    try:
-        os.execvpe(argv[0], argv, env)
-    except OSError as problem:
-        if problem.errno != errno.ENOEXEC:
-            raise
-    # A script without a #! line: run it with sh, as a shell and execvp(3) do.
-    os.execve(b"/bin/sh", [b"/bin/sh", _found(argv[0], env), *argv[1:]], env)
+    """As execvp(3): the first program found along PATH; a script without a #! line is run with sh."""
+    problem: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for path in _candidates(argv[0], env):
+        try:
+            os.execve(path, argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as refused:
+            if b"/" in argv[0] or os.path.lexists(
+                path
+            ):  # a folder that may not be searched is not a program that may not be run
+                problem = refused
+        except OSError as other:
+            if other.errno != errno.ENOEXEC:
+                raise
+            os.execve(b"/bin/sh", [b"/bin/sh", path, *argv[1:]], env)
+    raise problem
 
 
-def _found(name: bytes, env: dict[bytes, bytes]) -> bytes:
+def _candidates(name: bytes, env: dict[bytes, bytes]) -> list[bytes]:
     if b"/" in name:
-        return name
-    for folder in env.get(b"PATH", os.fsencode(os.defpath)).split(b":"):
-        path = os.path.join(folder, name)
-        if os.access(path, os.X_OK):
-            return path
-    return name
+        return [name]
+    return [os.path.join(folder, name) for folder in env.get(b"PATH", os.fsencode(os.defpath)).split(b":")]

@@ -49,10 +49,14 @@ class ProcessBoundary(Boundary):
     def _serve(self) -> NoReturn:
         seal(self._inner.fileno(), self.init_name, self._kept())
         self.lifeline.detach()  # closed by seal; its number may be in use again
-        run_init(self._set_up, self._inner, self._spawn_inside, is_pid1=True)
+        run_init(self._set_up, self._inner, self._spawn_inside, is_pid1=True, helpers=self._inner_helpers)
 
     def _spawn_inside(self, spec: int, stdio: list[int], error_fd: int) -> int:
         return fork_payload(spec, stdio, error_fd)
+
+    def _inner_helpers(self) -> frozenset[int]:
+        """Pids of our own processes inside, as init sees them, when it is set up and no payload exists."""
+        return frozenset()
 
     def _kept(self) -> set[int]:
         """Descriptors that init needs besides its lifeline."""

@@ -61,6 +61,7 @@ def signal_tree(root: int, number: int, *, spare: frozenset[int] = frozenset()) 
     sent = 0
     for pid in descendants(root):
         if pid in spare:
+            ours.add(pid)
             continue
         try:
             pidfd = os.pidfd_open(pid)
@@ -78,9 +79,9 @@ def signal_tree(root: int, number: int, *, spare: frozenset[int] = frozenset()) 
     return sent
 
 
-def terminate_descendants() -> None:
-    signal_tree(os.getpid(), signal.SIGTERM)
-    signal_tree(os.getpid(), signal.SIGCONT)
+def terminate_descendants(spare: frozenset[int]) -> None:
+    signal_tree(os.getpid(), signal.SIGTERM, spare=spare)
+    signal_tree(os.getpid(), signal.SIGCONT, spare=spare)
 
 
 def drain(*, seconds: float = 30.0, spare: frozenset[int] = frozenset()) -> bool:

@@ -105,6 +105,9 @@ class SandboxBoundary(ProcessBoundary):
         disk = os.open(self.staging, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         return {"own_proc": True, "degraded": remarks}, [disk]
 
+    def _inner_helpers(self) -> frozenset[int]:
+        return frozenset(descendants(os.getpid()))
+
     def _limit_inotify(self) -> None:
         """Watches are counted per host user: an ordinary user's own editor must not starve because of a payload."""
         if self.uid != 0:

@@ -85,7 +85,7 @@ def prepare_place(options: Options) -> tuple[Place, dict[str, str]]:
                 flag = "--" + name.replace("_", "-")
                 raise UsageError(f"{flag} has a meaning only with isolation sandbox: process has the caller's own")
         return Place("process", limits), {}
-    current = os.getcwd() if options.bind_cwd else None
+    current = _current_folder() if options.bind_cwd else None
     binds, python = sandbox_binds(current, tuple(options.bind), tuple(options.ro_bind))
     return Place("sandbox", limits, options.net, tuple(binds)), python
 
@@ -200,7 +200,7 @@ def _inside_cwd(options: Options, place: Place) -> str | None:
     """In a sandbox a path inside: the current folder where it is shown, the private home otherwise."""
     if place.isolation == "process":
         return None
-    base = os.getcwd() if options.bind_cwd else "/home/agent"
+    base = _current_folder() if options.bind_cwd else "/home/agent"
     path = base if options.cwd is None else os.path.normpath(os.path.join(base, os.fspath(options.cwd)))
     for source, target, _ in place.binds:
         if path == target or path.startswith(target + "/"):
@@ -208,6 +208,14 @@ def _inside_cwd(options: Options, place: Place) -> str | None:
             if not os.path.isdir(host):
                 raise UsageError(f"cwd: {path!r} is not a folder")
     return path
+
+
+def _current_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError as problem:
+        text = "the current folder, which a sandbox would be shown, cannot be found"
+        raise UsageError(f"{text} ({problem.strerror}): change to another, or show none (--no-bind-cwd)") from None
 
 
 def _umask() -> int:

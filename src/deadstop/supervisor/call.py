@@ -10,6 +10,7 @@ the clock of the process that collected it has completed, even if this process n
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Callable
 from enum import Enum
@@ -61,6 +62,7 @@ class Call:
         self.phase_due: float | None = None
         self.grace = 0.0
         self.finished = False
+        self.output_over = False
         self.timer: Timer | None = None
         self.pumps = [Pump(loop, source, command.tail, sink, self._output) for source in sources]
         room.listeners[number] = self._message
@@ -184,11 +186,14 @@ class Call:
         self.last_output = clock.monotonic()
         self.record.flow(self.last_output, size)
         limit = self.command.output_limit
-        if limit is not None and not self.record.status and sum(pump.tail.total for pump in self.pumps) > limit:
+        if limit is not None and sum(pump.tail.total for pump in self.pumps) > limit:
+            self.output_over = True
+            for pump in self.pumps:
+                pump.pause()  # it may block in its writes while evidence is taken
             self.stop(Status.RESOURCE_LIMIT, limit=FiredLimit("output", None, "given"), grace=0)
 
     def resume_output(self) -> None:
-        for pump in self.pumps:
+        for pump in self.pumps if not self.output_over else ():
             pump.resume()
 
     # -- evidence ----------------------------------------------------------------------------------------------------
@@ -275,6 +280,8 @@ class Call:
 
     def _enter(self, phase: Phase, seconds: float) -> None:
         self.phase, self.phase_due = phase, clock.monotonic() + seconds
+        if phase is Phase.GRACE and self.record.deadline is not None:
+            self.phase_due = min(self.phase_due, self.record.deadline + seconds)  # also when we noticed late
         if self.command.hard_end is not None:
             self.phase_due = min(self.phase_due, self.command.hard_end)
         self._arm()
@@ -282,6 +289,7 @@ class Call:
     def _after_evidence(self) -> None:
         self._end_collectors()
         if self.grace and self.leader and self.record.leader_status is None:
+            self._count()
             self.room.boundary.terminate()
             self.record.methods.append("SIGTERM")
             self._enter(Phase.GRACE, self.grace)
@@ -296,15 +304,18 @@ class Call:
     def _kill(self) -> None:
         if self.phase is Phase.KILLING:
             return
-        members = (
-            self.room.boundary.members(limit=64) if self.record.processes == 0 or self.phase is Phase.GRACE else []
-        )
-        self.record.processes = max(self.record.processes, len(members))
-        self.record.escalated = self.phase is Phase.GRACE and bool(members)
+        members = self._count() if self.record.processes == 0 or self.phase is Phase.GRACE else 0
+        self.record.escalated = self.phase is Phase.GRACE and members > 0
         self.phase, self.phase_due = Phase.KILLING, None
         self._end_collectors()
         self.record.killed_at = clock.monotonic()
         self.room.kill(self._finish)
+
+    def _count(self) -> int:
+        """How many there are now, counted only as far as it delays nothing."""
+        members = len(self.room.boundary.members(limit=64))
+        self.record.processes = max(self.record.processes, members)
+        return members
 
     def _ended(self, status: int, when: float) -> None:
         """Init collected the command's first process."""
@@ -322,7 +333,8 @@ class Call:
     def _completed(self, status: int) -> None:
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         exceeded = self.room.resource_exceeded()
-        if number == signal.SIGXFSZ and self.room.boundary.applied.reports.get("disk"):
+        bounded = any(which == resource.RLIMIT_FSIZE for which, _ in self.room.boundary.applied.rlimits)
+        if number == signal.SIGXFSZ and bounded:
             exceeded = "disk"
         if exceeded and status != 0:
             self.decide(Status.RESOURCE_LIMIT, limit=FiredLimit(exceeded, None, "given"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from collections.abc import Callable
 
 from ..boundary.cgroup import Hierarchies
@@ -28,6 +29,7 @@ class Engine:
     """Everything a single-threaded supervisor holds."""
 
     def __init__(self) -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, the kernel would throw statuses away
         self.loop = Loop()
         self.hierarchies = Hierarchies()
         self.children: set[int] = set()
@@ -80,7 +82,7 @@ class Engine:
 
     def clear(self, room: Room) -> None:
         """Stay until the room's last traces on this host are gone. Bounded, and short."""
-        self.run(lambda: room.released or room.unkillable != ())
+        self.run(lambda: room.released or not room.exited)
 
 
 def _channels(command: Command, stdin: int | None, opened: list[int]) -> tuple[list[int], list[Source]]:

@@ -41,6 +41,7 @@ class Room:
         self.gone: Gone | None = None
         self.unkillable: tuple[Unkillable, ...] = ()
         self.remarks: list[str] = []
+        self.exited = False  # the boundary's first process was collected
         self.released = False  # nothing of the boundary is left on this host, or it was given up on
         self._bound: Timer | None = None
         self._attach()
@@ -110,6 +111,7 @@ class Room:
         self.loop.unwatch(self.boundary.exit_fd)
         late = self.ended
         gone = self.boundary.collect()
+        self.exited = True
         self.children.discard(self.boundary.pid)
         if self.failed and self._reopen and not late:
             self._replace()
@@ -126,7 +128,7 @@ class Room:
         self.loop.unwatch(self.boundary.lifeline.fileno())
         self._clear(self.boundary)
         assert self._reopen is not None
-        self.boundary, self._reopen, self.failed = self._reopen(), None, None
+        self.boundary, self._reopen, self.failed, self.exited = self._reopen(), None, None, False
         self._attach()
 
     def _drain_orphans(self) -> Gone:
@@ -135,7 +137,9 @@ class Room:
             return Gone("scan", 0)
         if reaper.drain(seconds=REAPER_S, spare=frozenset(self.children)):
             return Gone("scan", 0)
-        return Gone("none", len(adopted(frozenset(self.children))))
+        left = adopted(frozenset(self.children))
+        self.unkillable = tuple(_stuck(left))
+        return Gone("none", len(left))
 
     def _settle(self, gone: Gone) -> None:
         if self._bound:
@@ -146,7 +150,7 @@ class Room:
         for tell in waiting:
             tell()
         self._tell(("gone",))  # to those who did not ask for it
-        if gone.proof != "none":
+        if self.exited:
             self._clear(self.boundary)
 
     def _clear(self, boundary: Boundary) -> None:
