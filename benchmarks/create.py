@@ -34,7 +34,7 @@ def _process(bench: Bench, ours: Ours) -> Iterator[Figure]:
     }
     if bench.namespaces:
         candidates["raw namespaces"] = lambda: _raw(hello)
-    results = bench.measure(candidates, rounds=200, seconds=8)
+    results = bench.measure(candidates, rounds=200, seconds=4)
     target = (8.0, 20.0)
     yield from figures(
         results, {"engine": ("process: create to first output", target), "run": ("  through deadstop.run", target)}
@@ -49,7 +49,7 @@ def _sandbox(bench: Bench, ours: Ours) -> Iterator[Figure]:
         "run": lambda: _run(bench.payload("hello", "once", inside=True), **options),
         "bare bwrap": lambda: _bwrap(bench.payload("hello")),
     }
-    results = bench.measure(candidates, rounds=120, seconds=9)
+    results = bench.measure(candidates, rounds=120, seconds=6)
     beside = {"bare bwrap": results["bare bwrap"]}
     for name, title in (("engine", "sandbox: create to first output"), ("run", "  through deadstop.run")):
         yield Figure(title, results[name], (25.0, 50.0), beside=beside, most_times=("bare bwrap", 4.0))
@@ -70,7 +70,7 @@ def _in_live_boundary(bench: Bench, ours: Ours) -> Iterator[Figure]:
                 "run": lambda: _run(words, within=kept),  # noqa: B023
                 "shell fork+exec": lambda: shell.run(bench.payload("hello", "once")),
             }
-            results = bench.measure(candidates, rounds=300, seconds=5)
+            results = bench.measure(candidates, rounds=200, seconds=3)
         ours.kill(room)
         target = (3.0, 8.0)
         yield from figures(

@@ -24,7 +24,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     """The receipt says when the boundary was proved empty; the caller's own clock says when the result was there."""
     ours = Ours()
     lead = _lead(bench, ours)
-    by_receipt = [value for _ in range(1 if bench.quick else 3) for value in _engine(bench, ours, lead)]
+    by_receipt = [value for _ in range(1 if bench.quick else 2) for value in _engine(bench, ours, lead)]
     yield _figure("deadline to dead: 100 at once", by_receipt)
     dead, told = asyncio.run(_library(bench, lead))
     yield _figure("  through run_async, by the receipt", dead)

@@ -27,7 +27,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         ("idle", "hello", (), (2.0, 5.0), 150),
         ("200 hostile", "crowd", ("200",), (10.0, 30.0), 60),
     ):
-        results = bench.measure(_candidates(bench, ours, payload, *arguments), rounds=rounds, seconds=8)
+        results = bench.measure(_candidates(bench, ours, payload, *arguments), rounds=rounds, seconds=4)
         yield from figures(results, _titles(bench, name, target))
     yield from _bomb(bench, ours)
 
@@ -98,7 +98,7 @@ def _bomb(bench: Bench, ours: Ours) -> Iterator[Figure]:
     if bench.host == "user":  # root is not bound by RLIMIT_NPROC, and a bomb without a limit is not for this machine
         limit = (resource.RLIMIT_NPROC, pids)
         candidates["raw pid namespace"] = lambda: _raw_bomb(ours, argv, limit)
-    results = bench.measure(candidates, rounds=30 if bench.namespaces else 8, seconds=15)
+    results = bench.measure(candidates, rounds=30 if bench.namespaces else 8, seconds=12)
     beside = {name: series for name, series in results.items() if name != "engine"}
     note = f"processes at the kill {Series(tuple(lived)).text()}"
     name = f"kill to proved empty: spinning bomb, {pids} processes"

@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import deadstop
 from deadstop.executor import client
@@ -33,10 +34,12 @@ def measure(bench: Bench) -> Iterator[Figure]:
     seconds = 2.0 if bench.quick else 10.0
     rival = Series((_subprocess_run(),))
     beside = {f"subprocess.run in {RIVAL_S:g} s": rival}
-    for title, one in ((f"memory under `yes`, {seconds:g} s: deadstop run", _cli), ("  private supervisor", _private)):
-        grown, printed = one(seconds)
+    names = [f"memory under `yes`, {seconds:g} s: deadstop run", "  private supervisor"]
+    with ThreadPoolExecutor() as at_once:
+        both = [at_once.submit(_cli, seconds), at_once.submit(_private, seconds)]
+    for name, (grown, printed) in zip(names, [one.result() for one in both], strict=True):
         note = f"{printed / 1e9:.1f} GB printed"
-        yield Figure(title, Series((grown,)), (TARGET_MB,), unit="MB", beside=beside, note=note)
+        yield Figure(name, Series((grown,)), (TARGET_MB,), unit="MB", beside=beside, note=note)
 
 
 def _subprocess_run() -> float:
@@ -61,8 +64,8 @@ def _private(seconds: float) -> tuple[float, int]:
     return grown(), result.stdout.bytes_total
 
 
-def _watch(pid: int, seconds: float):  # type: ignore[no-untyped-def]  # a function: MB grown from the early part on
-    """Samples while the flood runs: the most that was seen, less what it was after the first tenth of the time."""
+def _watch(pid: int, seconds: float) -> Callable[[], float]:
+    """Samples while the flood runs. Call what is returned at its end: MB between the first sample and the largest."""
     samples: list[float] = []
     stop = threading.Event()
 

@@ -40,7 +40,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         ours["sandbox"] = ("  deadstop run --isolation sandbox true", ())
     if shutil.which("timeout") is None:
         del candidates["timeout 5 true"]
-    results = bench.measure(candidates, rounds=40, seconds=15)
+    results = bench.measure(candidates, rounds=40, seconds=9)
     for figure in figures(results, ours):
         if figure.name.startswith("`"):
             note = "the target is for the p50"

@@ -100,15 +100,23 @@ def drain(*, seconds: float = 30.0, spare: frozenset[int] = frozenset()) -> bool
 
 def _none_left(spare: frozenset[int]) -> bool:
     """Collect what is dead; wait a moment for the next death when something still lives."""
-    for _ in range(256):
-        try:
-            waited = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return True
-        if waited is None or waited.si_pid in spare:
-            break
-        os.waitpid(waited.si_pid, os.WNOHANG)
-    if spare and not set(children_of(os.getpid())) - spare:
-        return True
-    time.sleep(0.0005)  # bounded by `drain`; only reached while a killed process is still on its way out
+    try:
+        if spare:
+            mine = set(children_of(os.getpid())) - spare
+            left = [pid for pid in mine if os.waitpid(pid, os.WNOHANG)[0] == 0]
+            if not mine:
+                return True
+        else:
+            left = _collect_all()
+    except ChildProcessError:
+        return not spare
+    if left:
+        time.sleep(0.0005)  # bounded by `drain`; only reached while a killed process is still on its way out
     return False
+
+
+def _collect_all() -> list[int]:
+    """Collect every dead child; non-empty if some live. Raises ChildProcessError when there is none at all."""
+    while os.waitpid(-1, os.WNOHANG)[0]:
+        pass
+    return [0]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library's side: starts the private supervisor, hands it calls, and reads what becomes of them.
+"""The library's side of a call: hands it to the private supervisor, and reads what becomes of it.
 
 The supervisor keeps the deadline. What is kept here is only the answer to "and if the supervisor itself is stopped or
-dead?": then this process kills the boundary through its own descriptor of it, sees that it is gone, and says what it
-knows.
+dead?": then this process sees to it that the boundary is gone, through its own descriptor, and says what it knows.
 """
 
 from __future__ import annotations
@@ -13,9 +12,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -23,95 +19,13 @@ from .. import clock, errors, wire
 from ..contract import receipt_from_dict
 from ..model import Command, Place, command_to_dict, place_to_dict
 from ..results import FiredLimit, Receipt, Status, ToolResult
+from .private import supervisor, wait_readable
 
-START_S = 10.0  # how long the supervisor may take to come up
 BACKSTOP_S = 1.0  # how long after a call's last possible end its result may take
 PROOF_S = 5.0
+SEND_S = 10.0
 
 OnOutput = Callable[[str, bytes], None]
-_CODE = (
-    "import sys; sys.path.insert(0, sys.argv[3]); "
-    "from deadstop.supervisor.server import main; main(*map(int, sys.argv[1:3]))"
-)
-
-
-class Supervisor:
-    """The one of this process. A forked child starts its own: it shares no socket, lifeline or call with its parent."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._control: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._user = -1
-
-    def connect(self) -> socket.socket:
-        """A new channel for one call or boundary."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        with self._lock, theirs:
-            try:
-                self._offer(theirs)
-            except OSError:
-                self._stop()  # it died since the last call: a new one, once
-                self._offer(theirs)
-        return ours
-
-    def _offer(self, channel: socket.socket) -> None:
-        if self._control is None or self._user != os.geteuid():
-            self._stop()
-            self._start()
-        assert self._control is not None
-        socket.send_fds(self._control, [b"new"], [channel.fileno()])
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-        caller = os.pidfd_open(os.getpid())
-        home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _CODE, str(theirs.fileno()), str(caller), home],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
-                pass_fds=(theirs.fileno(), caller),
-            )  # fmt: skip
-        finally:
-            theirs.close()
-            os.close(caller)
-        if not select.select([ours], [], [], START_S)[0] or ours.recv(16) != b"ready":
-            ours.close()
-            raise errors.InternalError("the supervisor process did not start")
-        self._control, self._user = ours, os.geteuid()
-
-    def _stop(self) -> None:
-        """Let go of it: it ends, and everything it held."""
-        if self._control:
-            self._control.close()
-        self._control = None
-
-    def kill(self) -> None:
-        """For a supervisor that does not answer. Everything it held dies with it."""
-        with self._lock:
-            if self._process:
-                self._process.kill()
-                self._process.wait(PROOF_S)
-            self._stop()
-
-    def forget(self) -> None:
-        """In a forked child: the parent's supervisor is not ours."""
-        self._lock = threading.Lock()
-        self._stop()
-        self._process = None
-
-    def shut_down(self) -> None:
-        """At exit: end it and wait, bounded, so that nothing outlives this process."""
-        self._stop()
-        if self._process:
-            try:
-                self._process.wait(PROOF_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-
-
-supervisor = Supervisor()
-os.register_at_fork(after_in_child=supervisor.forget)
 
 
 class Channel:
@@ -119,24 +33,32 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
-        self.root = -1  # pidfd of the boundary's first process: readable when all of it is gone
-        self.closed = False
+        self.root = -1  # pidfd of the boundary's first process: readable when that is gone
+        self.root_is_all = False  # it is the first process of a namespace: its end is the end of everything inside
         self._parser = wire.Parser()
+        connection.setblocking(False)
         _open_channels.add(self)
 
     def send(self, kind: bytes, document: dict[str, Any] | None = None, fds: list[int] | None = None) -> None:
-        data = wire.frame(kind) if document is None else wire.json_frame(kind, document)
-        try:
-            if fds:
-                sent = socket.send_fds(self.socket, [data], fds)
-                data = data[sent:]
-            self.socket.sendall(data)
-        except OSError:
-            pass  # it is gone: reading says so
+        """Send a frame whole. A peer that is gone is noticed by reading; one that takes nothing is an error."""
+        left = memoryview(wire.frame(kind) if document is None else wire.json_frame(kind, document))
+        end = clock.monotonic() + SEND_S
+        while left and clock.monotonic() < end:
+            try:
+                sent = socket.send_fds(self.socket, [left], fds) if fds else self.socket.send(left)
+            except BlockingIOError:
+                _wait_writable(self.socket.fileno(), end - clock.monotonic())
+                continue
+            except OSError:
+                return
+            left, fds = left[sent:], None
+        if left:
+            raise errors.InternalError(f"the supervisor took no request within {SEND_S:g} s")
 
     def order(self, kind: bytes, text: str = "") -> None:
+        """A small frame that must not block; lost only if the peer reads nothing, which the backstop finds out."""
         try:
-            self.socket.sendall(wire.frame(kind, text.encode()))
+            self.socket.send(wire.frame(kind, text.encode()))
         except OSError:
             pass
 
@@ -148,21 +70,30 @@ class Channel:
         data, fds = got
         if fds:
             self.root = fds[0]
-        return self._parser.feed(data) if data else None
+        frames = self._parser.feed(data) if data else None
+        for kind, body in frames or ():
+            if kind in (wire.STARTED, wire.OPENED):
+                self.root_is_all = body == b"namespace"
+        return frames
 
-    def kill_root(self) -> bool:
-        """Kill the boundary from here and wait for the proof; False if it could not be shown."""
-        if self.root < 0:
-            return False
-        try:
-            signal.pidfd_send_signal(self.root, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        return bool(select.select([self.root], [], [], PROOF_S)[0])
+    def end_from_here(self, level: str) -> Receipt:
+        """The supervisor is dead or does not answer: see to it that the boundary ends, and say what that shows.
+
+        Without its supervisor every boundary ends by itself, for its lifeline is closed. A namespace is killed from
+        here as well; a subreaper must be left to sweep, and whether it finished cannot be seen from here.
+        """
+        supervisor.kill()
+        gone = self.root < 0
+        if self.root >= 0:
+            if self.root_is_all:
+                _send_kill(self.root)
+            gone = bool(wait_readable([self.root], PROOF_S))
+        shown = gone and self.root_is_all
+        method = ("pidfd",) if self.root_is_all else ("lifeline",)
+        return Receipt(level, method, "pid_namespace_reaped" if shown else "none", 0 if shown else None)
 
     def close(self) -> None:
         _open_channels.discard(self)
-        self.closed = True
         self.socket.close()
         if self.root >= 0:
             os.close(self.root)
@@ -187,7 +118,6 @@ class Call:
         self.channel, self.level, self.command, self.on_output = channel, level, command, on_output
         self.result: ToolResult | None = None
         self.problem: Exception | None = None
-        channel.socket.setblocking(False)
 
     @property
     def over(self) -> bool:
@@ -219,20 +149,26 @@ class Call:
     def lost(self, why: str) -> None:
         """No word will come from the supervisor any more: end the boundary from here and say what is known."""
         overdue = self.command.deadline is not None and clock.monotonic() >= self.command.deadline
-        supervisor.kill()
-        gone = self.channel.kill_root()
-        receipt = Receipt(
-            boundary=self.level,
-            method=("pidfd",),
-            proof="pid_namespace_reaped" if gone else "none",
-            survivors=0 if gone else None,
-        )
+        receipt = self.channel.end_from_here(self.level)
         limit = self.command.limit or FiredLimit("call", None, "given")
         self.result = ToolResult(
             tool=self.command.tool, status=Status.TIMEOUT if overdue else Status.UNKNOWN, call_id=self.command.call_id,
             limit=limit if overdue else None, receipt=receipt, started_at=clock.now_iso(),
             environment="the boundary was ended by the caller", degraded=(f"{why}: its output and evidence are lost",),
         )  # fmt: skip
+
+
+def _send_kill(pidfd: int) -> None:
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _wait_writable(fd: int, seconds: float) -> None:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    poll.poll(max(0.0, seconds) * 1000)
 
 
 def start_run(place: Place, command: Command, cwd: int | None, stdin: int | None, on_output: OnOutput | None) -> Call:

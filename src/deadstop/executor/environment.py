@@ -50,12 +50,23 @@ def environment(
         _check_name(name)
         value = os.environ.get(name) if given is None else given
         if value is not None:
-            if not isinstance(value, str) or "\0" in value:
+            if not _is_plain(value):
                 raise UsageError(f"env: the value of {name} must be text without NUL bytes, not {value!r:.60}")
             env[name] = value
     return env
 
 
 def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+    if not isinstance(name, str) or not name or "=" in name or not _is_plain(name):
         raise UsageError(f"env: {name!r} is not a variable name")
+
+
+def _is_plain(value: object) -> bool:
+    """Text that the kernel takes."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -77,8 +77,29 @@ def _python_home(folder: str) -> str | None:
 
 
 def _outside_usr(home: str) -> list[str]:
-    """The interpreter's folders, as named and as they really are, where /usr does not show them already."""
+    """The interpreter's folders, as named and as they really are, where /usr does not show them already.
+
+    The file that names them lies in a folder that a payload may have written to: only what is a Python installation is
+    shown, and never a folder that has the user's own in it.
+    """
     prefixes = dict.fromkeys([os.path.dirname(home), os.path.dirname(os.path.realpath(home))])
-    return [
-        path for path in prefixes if path not in SYSTEM_FOLDERS and not path.startswith("/usr/") and os.path.isdir(path)
-    ]
+    return [path for path in prefixes if not path.startswith("/usr/") and _is_installation(path)]
+
+
+def _is_installation(path: str) -> bool:
+    users = os.path.realpath(os.path.expanduser("~"))
+    real = os.path.realpath(path)
+    if (
+        not os.path.isabs(path)
+        or path in SYSTEM_FOLDERS
+        or real in SYSTEM_FOLDERS
+        or f"{users}/".startswith(f"{real}/")
+    ):
+        return False
+    try:
+        versions = [name for name in os.listdir(f"{path}/lib") if name.startswith("python3")]
+    except OSError:
+        return False
+    return any(
+        os.path.isfile(f"{path}/lib/{name}/os.py") and os.access(f"{path}/bin/{name}", os.X_OK) for name in versions
+    )

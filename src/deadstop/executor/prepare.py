@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,16 @@ class Options:
     task_id: str | None = None
 
 
+PLACE_OPTIONS = frozenset({"memory", "pids", "cpus", "disk", "net", "bind", "ro_bind", "bind_cwd"})
+COMMAND_OPTIONS = frozenset(Options.__dataclass_fields__) - PLACE_OPTIONS - {"isolation"}
+
+
+def check_names(given: Iterable[str], known: frozenset[str], what: str) -> None:
+    """An option that would be ignored is an error."""
+    for name in sorted(set(given) - known):
+        raise UsageError(f"{name} is not an option of {what}; it takes {', '.join(sorted(known))}")
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A checked command and the boundary it wants. `cwd` is the host folder for `process`, None for the current one."""
@@ -86,7 +96,7 @@ def prepare_place(options: Options) -> tuple[Place, dict[str, str]]:
                 raise UsageError(f"{flag} has a meaning only with isolation sandbox: process has the caller's own")
         return Place("process", limits), {}
     current = _current_folder() if options.bind_cwd else None
-    binds, python = sandbox_binds(current, tuple(options.bind), tuple(options.ro_bind))
+    binds, python = sandbox_binds(current, _paths(options.bind, "bind"), _paths(options.ro_bind, "ro_bind"))
     return Place("sandbox", limits, options.net, tuple(binds)), python
 
 
@@ -111,6 +121,10 @@ def prepare_command(
     timeout = clock.check_limit("timeout", options.timeout) if given else DEFAULT_TIMEOUT_S
     if options.on_input_wait not in ("wait", "kill"):
         raise UsageError(f"on_input_wait: {options.on_input_wait!r} is neither 'wait' nor 'kill'")
+    if not isinstance(options.env, Mapping | None):
+        raise UsageError(f"env: give a mapping of names to text, not {options.env!r:.60}")
+    if not isinstance(options.tool, str | None):
+        raise UsageError(f"tool: {options.tool!r:.60} is not a name")
     env = environment(
         place.isolation, dict(options.env or {}), clear=options.clear_env,
         defaults=options.env_defaults and not options.tty, python=python,
@@ -138,7 +152,7 @@ def prepare_command(
         tail=clock.check_count("tail", options.tail) or DEFAULT_TAIL,
         output_limit=clock.check_count("output_limit", options.output_limit),
         on_input_wait=options.on_input_wait,
-        evidence_paths=tuple(os.path.abspath(path) for path in options.evidence_paths),
+        evidence_paths=tuple(map(os.path.abspath, _paths(options.evidence_paths, "evidence_paths"))),
         umask=_umask(),
         nice=os.getpriority(os.PRIO_PROCESS, 0),
         stream=stream,
@@ -156,7 +170,7 @@ def check_isolation(value: object) -> str:
 
 def check_argv(argv: Sequence[str]) -> tuple[str, ...]:
     """A list of words, none of them larger than the kernel takes."""
-    if isinstance(argv, str | bytes):
+    if isinstance(argv, str | bytes) or not isinstance(argv, Iterable):
         raise UsageError("the command must be a list of words, not one string; for a shell: ['bash', '-c', '...']")
     words = tuple(os.fspath(word) if isinstance(word, os.PathLike) else word for word in argv)
     if not words or words[0] == "":
@@ -164,13 +178,34 @@ def check_argv(argv: Sequence[str]) -> tuple[str, ...]:
     for number, word in enumerate(words):
         if not isinstance(word, str):
             raise UsageError(f"the command's word {number} must be text, not {word!r:.60}")
-        if "\0" in word:
-            raise UsageError(f"the command's word {number} has a NUL byte in it")
-        size = len(os.fsencode(word))
+        size = len(_encoded(word, f"the command's word {number}"))
         if size > MAX_ARGUMENT_BYTES:
             allowed = f"the kernel allows {MAX_ARGUMENT_BYTES} for one"
             raise UsageError(f"the command's word {number} has {size} bytes, {allowed}: pass it in a file or on stdin")
     return words
+
+
+def _encoded(text: str, what: str) -> bytes:
+    """As the kernel takes it."""
+    if "\0" in text:
+        raise UsageError(f"{what} has a NUL byte in it")
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError:
+        raise UsageError(f"{what} has characters that no program can be given: {text!r:.60}") from None
+
+
+def _paths(given: object, name: str) -> tuple[str, ...]:
+    """A list of paths, not one: a single string would be taken letter by letter."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise UsageError(f"{name}: give a list of paths, not {given!r:.60}")
+    paths = []
+    for path in given:
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"{name}: {path!r:.60} is not a path")
+        _encoded(os.fspath(path), f"{name}: {os.fspath(path)!r:.60}")
+        paths.append(os.fspath(path))
+    return tuple(paths)
 
 
 def _limits(level: str, options: Options) -> Limits:
@@ -190,9 +225,17 @@ def _limits(level: str, options: Options) -> Limits:
 def host_cwd(options: Options) -> str | None:
     if options.isolation == "sandbox" or options.cwd is None:
         return None
-    path = os.fspath(options.cwd)
+    path = _cwd_text(options.cwd)
     if not os.path.isdir(path):
         raise UsageError(f"cwd: {path!r} is not a folder")
+    return path
+
+
+def _cwd_text(cwd: object) -> str:
+    if not isinstance(cwd, str | os.PathLike):
+        raise UsageError(f"cwd: {cwd!r:.60} is not a path")
+    path: str = os.fspath(cwd)
+    _encoded(path, f"cwd: {path!r:.60}")
     return path
 
 
@@ -201,7 +244,7 @@ def _inside_cwd(options: Options, place: Place) -> str | None:
     if place.isolation == "process":
         return None
     base = _current_folder() if options.bind_cwd else "/home/agent"
-    path = base if options.cwd is None else os.path.normpath(os.path.join(base, os.fspath(options.cwd)))
+    path = base if options.cwd is None else os.path.normpath(os.path.join(base, _cwd_text(options.cwd)))
     for source, target, _ in place.binds:
         if path == target or path.startswith(target + "/"):
             host = source + path[len(target) :]

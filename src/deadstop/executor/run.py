@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,15 +16,19 @@ from ..results import Receipt, Status, ToolResult
 from . import client
 from .client import Call, OnOutput
 from .prepare import (
+    COMMAND_OPTIONS,
     DEFAULT,
+    PLACE_OPTIONS,
     Default,
     Options,
+    check_names,
     host_cwd,
     over_before_start,
     prepare_command,
     prepare_place,
     refused,
 )
+from .private import LONGEST_WAIT_S, supervisor, wait_readable
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -109,11 +112,11 @@ class Boundary:
 
     def __init__(self, isolation: Literal["process", "sandbox"] = "process", **options: Unpack[PlaceOptions]) -> None:
         """`options`: memory, pids, cpus, disk, net, bind, ro_bind, bind_cwd, as for `run`."""
+        check_names(options, PLACE_OPTIONS, "Boundary")
         self._options = Options(isolation=isolation, **options)
         self.place, self._python = prepare_place(self._options)
         self.receipt: Receipt | None = None
-        self._channel = client.Channel(client.supervisor.connect())
-        self._channel.socket.setblocking(False)
+        self._channel = client.Channel(supervisor.connect())
         self._channel.send(wire.OPEN, {"place": place_to_dict(self.place)})
         try:
             self._wait_for(wire.OPENED)
@@ -141,10 +144,12 @@ class Boundary:
         """End everything inside and return the receipt. Idempotent."""
         if self.receipt is None:
             self._channel.send(wire.KILL)
-            self.receipt = self._wait_for(wire.GONE)
+            try:
+                self.receipt = self._wait_for(wire.GONE)
+            except InternalError:
+                self.receipt = self._channel.end_from_here(self.place.isolation)
             self._channel.close()
-            if self.receipt is None:
-                raise InternalError("the supervisor gave no receipt")
+        assert self.receipt is not None
         return self.receipt
 
     def __enter__(self) -> Boundary:
@@ -156,6 +161,7 @@ class Boundary:
     def _start(
         self, argv: Sequence[str], options: CommandOptions, stdin: Stdin, on_output: OnOutput | None
     ) -> Call | ToolResult:
+        check_names(options, COMMAND_OPTIONS, "Boundary.run")
         fixed = {name: getattr(self._options, name) for name in ("isolation", "bind_cwd")}
         asked = Options(**{**fixed, **options})
         command = _command(argv, asked, self.place, self._python, stdin, on_output)
@@ -170,7 +176,7 @@ class Boundary:
         """Read the boundary's own channel until this frame. Bounded."""
         end = clock.monotonic() + CLOSE_S * 4
         while (left := end - clock.monotonic()) > 0:
-            select.select([self._channel.socket], [], [], left)
+            wait_readable([self._channel.socket.fileno()], left)
             frames = self._channel.read()
             if frames is None:
                 raise InternalError("the supervisor ended, and the boundary with it")
@@ -249,7 +255,13 @@ class _Given:
 
     def _input(self) -> int | None:
         given = self._stdin
-        if given is None or (isinstance(given, int) and not isinstance(given, bool)):
+        if given is None:
+            return None
+        if isinstance(given, int) and not isinstance(given, bool):
+            try:
+                os.fstat(given)
+            except OSError as problem:
+                raise UsageError(f"stdin: {given} is not an open descriptor ({problem.strerror})") from None
             return given
         if isinstance(given, str):
             given = given.encode()
@@ -274,14 +286,13 @@ def _wait(call: Call, cancel: CancelToken | None) -> ToolResult:
     asked = False
     try:
         while not call.over:
-            sources: list[Any] = [call.channel.socket]
-            if cancel is not None and not asked:
-                sources.append(cancel)
-            ready = select.select(sources, [], [], _patience(call))[0]
-            if cancel in ready and not asked:
+            own = call.channel.socket.fileno()
+            token = cancel.fileno() if cancel is not None and not asked else None
+            ready = wait_readable([own] if token is None else [own, token], _patience(call))
+            if token in ready:
                 asked = True
                 call.cancel()
-            if call.channel.socket in ready:
+            if own in ready:
                 call.pump()
             elif not ready and _patience(call) == 0:
                 call.lost("the supervisor did not answer in time")
@@ -320,7 +331,11 @@ async def _await(call: Call, cancel: CancelToken | None) -> ToolResult:
     descriptor = call.channel.socket.fileno()
 
     def pump() -> None:
-        call.pump()
+        try:
+            call.pump()
+        except Exception as problem:  # what `on_output` raises is the caller's to see
+            if not done.done():
+                done.set_exception(problem)
         if call.over and not done.done():
             done.set_result(None)
 
@@ -331,10 +346,12 @@ async def _await(call: Call, cancel: CancelToken | None) -> ToolResult:
             done.set_result(None)
 
     loop.add_reader(descriptor, pump)
-    if cancel is not None:
-        loop.add_reader(cancel.fileno(), _cancel_once, loop, cancel, call)
+    # A loop watches a descriptor once, and a token may be shared by many calls: each watches a copy.
+    token = os.dup(cancel.fileno()) if cancel is not None else None
+    if token is not None:
+        loop.add_reader(token, _cancel_once, loop, token, call)
     patience = _patience(call)
-    timer = loop.call_later(patience, overdue) if patience is not None else None
+    timer = loop.call_later(min(patience, LONGEST_WAIT_S), overdue) if patience is not None else None
     try:
         await asyncio.shield(done)
     except asyncio.CancelledError:
@@ -344,16 +361,17 @@ async def _await(call: Call, cancel: CancelToken | None) -> ToolResult:
         raise
     finally:
         loop.remove_reader(descriptor)
-        if cancel is not None:
-            loop.remove_reader(cancel.fileno())
+        if token is not None:
+            loop.remove_reader(token)
+            os.close(token)
         if timer:
             timer.cancel()
         call.channel.close()
     return _outcome(call)
 
 
-def _cancel_once(loop: asyncio.AbstractEventLoop, token: CancelToken, call: Call) -> None:
-    loop.remove_reader(token.fileno())
+def _cancel_once(loop: asyncio.AbstractEventLoop, token: int, call: Call) -> None:
+    loop.remove_reader(token)
     call.cancel()
 
 

@@ -290,7 +290,7 @@ class Call:
         self._end_collectors()
         if self.grace and self.leader and self.record.leader_status is None:
             self._count()
-            self.room.boundary.terminate()
+            self.room.terminate()
             self.record.methods.append("SIGTERM")
             self._enter(Phase.GRACE, self.grace)
         else:
@@ -327,6 +327,8 @@ class Call:
         elif self.record.status is None and overran:
             self.record.deadline = self.command.deadline
             self.stop(Status.TIMEOUT, limit=self.command.limit, grace=0, wait=False)
+        elif self.record.status is None and self.room.terminating and status == signal.SIGTERM:
+            self.decide(Status.CANCELLED, reason="shutdown")  # our signal, for another call; the boundary ends soon
         elif self.record.status is None:
             self._completed(status)
 

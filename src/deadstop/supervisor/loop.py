@@ -15,6 +15,7 @@ from .. import clock
 
 # The loop woke up this much later than it meant to: this process itself was stopped, or the machine slept.
 GAP_S = 0.25
+LONGEST_WAIT_S = 86_400.0  # what epoll takes is bounded; waking for nothing once a day is not a cost
 
 
 class Timer:
@@ -76,7 +77,7 @@ class Loop:
     def step(self) -> None:
         """Wait for the next thing that happens and handle it."""
         due = self._next_due()
-        wait = -1 if due is None else max(0.0, due - clock.monotonic())
+        wait = LONGEST_WAIT_S if due is None else min(LONGEST_WAIT_S, max(0.0, due - clock.monotonic()))
         asleep_before = time.clock_gettime(time.CLOCK_BOOTTIME) - clock.monotonic()
         events = self._poll.poll(wait)
         now = clock.monotonic()
@@ -85,11 +86,13 @@ class Loop:
         asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - now - asleep_before
         if asleep > GAP_S:
             self.gap_s += asleep
+        # A callback may close a descriptor and another may get its number: only who was watching then is told.
+        told = [(fd, event, self._readers.get(fd), self._writers.get(fd)) for fd, event in events]
         self._run_timers(now)
-        for fd, event in events:
-            if event & ~select.EPOLLOUT and (reader := self._readers.get(fd)):
+        for fd, event, reader, writer in told:
+            if event & ~select.EPOLLOUT and reader and self._readers.get(fd) is reader:
                 reader()
-            if event & ~select.EPOLLIN and (writer := self._writers.get(fd)):
+            if event & ~select.EPOLLIN and writer and self._writers.get(fd) is writer:
                 writer()
             self._run_timers(clock.monotonic())
 

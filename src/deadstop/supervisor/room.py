@@ -36,6 +36,7 @@ class Room:
         self.waiting: list[Callable[[], None]] = []
         self.ready = False
         self.failed: tuple[int, str] | None = None
+        self.terminating = False
         self.kill_at: float | None = None
         self.gone_at: float | None = None
         self.gone: Gone | None = None
@@ -85,6 +86,11 @@ class Room:
             listener(message, [])
 
     # -- the end -----------------------------------------------------------------------------------------------------
+
+    def terminate(self) -> None:
+        """SIGTERM to everything inside, the commands of others included."""
+        self.terminating = True
+        self.boundary.terminate()
 
     def kill(self, when_gone: Callable[[], None]) -> None:
         """End everything inside; `when_gone` is called once, when that is shown or given up on."""

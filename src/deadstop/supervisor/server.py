@@ -14,6 +14,7 @@ import socket
 from typing import Any, NoReturn
 
 from .. import clock, wire
+from ..boundary.process import ProcessBoundary
 from ..errors import BoundaryUnavailable, DeadstopError
 from ..model import command_from_dict, place_from_dict
 from ..results import Receipt, Status, ToolResult
@@ -55,16 +56,19 @@ class Peer:
             self._handle(kind, body)
 
     def _handle(self, kind: bytes, body: bytes) -> None:
+        given: list[int] = []
         try:
             if kind == wire.RUN:
                 document = json.loads(body)
-                room = self.server.open(document["place"])
-                self.start(room, document, self._take_fds(document), owns_room=True)
+                given = self._take_fds(document)
+                self.start(self.server.open(document["place"]), document, given, owns_room=True)
             elif kind == wire.OPEN:
                 self.room = self.server.open(json.loads(body)["place"])
                 self.room.listeners[0] = self._room_message
             elif kind == wire.EXEC:
-                self._execute(json.loads(body))
+                document = json.loads(body)
+                given = self._take_fds(document, extra=1)
+                self._execute(document, given)
             elif kind == wire.CANCEL and self.call:
                 self.call.stop(Status.CANCELLED, reason=body.decode() or "caller")
             elif kind == wire.HURRY and self.call:
@@ -73,37 +77,34 @@ class Peer:
                 self.room.kill(self._room_gone)
         except DeadstopError as problem:
             self.send(wire.json_frame(wire.FAILED, {"type": type(problem).__name__, "args": list(problem.args)}))
-        except OSError as problem:
-            args = [f"the supervisor could not start the call: {problem.strerror}"]
+        except Exception as problem:  # one bad call must not end the others
+            args = [f"the supervisor could not start the call: {problem}"]
             self.send(wire.json_frame(wire.FAILED, {"type": "InternalError", "args": args}))
+        finally:
+            for fd in given:
+                os.close(fd)
 
     def _take_fds(self, document: dict[str, Any], extra: int = 0) -> list[int]:
         count = document["has_cwd"] + document["has_stdin"] + extra
         fds, self._fds = self._fds[:count], self._fds[count:]
         return fds
 
-    def _execute(self, document: dict[str, Any]) -> None:
-        channel_fd, *fds = self._take_fds(document, extra=1)
-        peer = self.server.add(socket.socket(fileno=channel_fd))
+    def _execute(self, document: dict[str, Any], given: list[int]) -> None:
+        peer = self.server.add(socket.socket(fileno=given.pop(0)))
         if self.room is None or self.room.ended or self.room.kill_at is not None:
-            for fd in fds:
-                os.close(fd)
             peer.send(wire.json_frame(wire.FAILED, {"type": "BoundaryEnded", "args": []}))
         else:
-            peer.start(self.room, document, fds, owns_room=False)
+            peer.start(self.room, document, given, owns_room=False)
 
     def start(self, room: Room, document: dict[str, Any], fds: list[int], *, owns_room: bool) -> None:
-        """Start the call of this socket; `fds` are its folder and stdin, as the document says, then ours to close."""
+        """Start the call of this socket; `fds` are its folder and stdin, as the document says."""
         command = command_from_dict(document["command"])
-        cwd = fds.pop(0) if document["has_cwd"] else None
-        stdin = fds.pop(0) if document["has_stdin"] else None
+        cwd = fds[0] if document["has_cwd"] else None
+        stdin = fds[-1] if document["has_stdin"] else None
         sink = self if command.stream else None
         self.call = self.server.engine.start(room, command, stdin, cwd, self._done, owns_room=owns_room, sink=sink)
         if not self.closing:
-            self.send(wire.frame(wire.STARTED), [room.boundary.exit_fd])
-        for fd in (cwd, stdin):
-            if fd is not None:
-                os.close(fd)
+            self.send(_root_frame(wire.STARTED, room), [room.boundary.exit_fd])
 
     def _lost(self) -> None:
         """The caller closed its end: nobody waits for this call any more."""
@@ -125,7 +126,7 @@ class Peer:
 
     def _room_message(self, message: tuple[object, ...], fds: list[int]) -> None:
         if message[0] == "ready" and self.room:
-            self.send(wire.frame(wire.OPENED), [self.room.boundary.exit_fd])
+            self.send(_root_frame(wire.OPENED, self.room), [self.room.boundary.exit_fd])
         elif message[0] == "gone" and self.room and self.room.failed:
             args = [self.room.boundary.level, self.room.failed[1], ""]
             self.send(wire.json_frame(wire.FAILED, {"type": "BoundaryUnavailable", "args": args}))
@@ -190,6 +191,11 @@ class Peer:
         self.loop.unwatch_writable(self.channel.fileno())
         self.channel.close()
         self.server.peers.discard(self)
+
+
+def _root_frame(kind: bytes, room: Room) -> bytes:
+    """Says whether killing the boundary's first process, whose pidfd goes along, ends all of it."""
+    return wire.frame(kind, b"namespace" if isinstance(room.boundary, ProcessBoundary) else b"subreaper")
 
 
 class Server:
