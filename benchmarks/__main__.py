@@ -61,6 +61,7 @@ def work(names: list[str], host: str, folder: str, compiled: str, *, quick: bool
 
 def run(names: list[str], wanted: list[str], json_path: str | None, quick: bool) -> int:
     """Everything in turn; the exit status is 1 if something could not be measured."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the temporary folder goes even then
     figures: list[dict[str, Any]] = []
     whole = True
     with hosts.folder() as (place, compiled):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import deadstop
-from deadstop.executor import client
+from deadstop.executor import private
 
 from .harness import Bench, Figure, Series
 
@@ -57,7 +57,7 @@ def _cli(seconds: float) -> tuple[float, int]:
 
 def _private(seconds: float) -> tuple[float, int]:
     deadstop.run(["true"], timeout=10)  # the supervisor is there from now on
-    process = client.supervisor._process
+    process = private.supervisor._process
     assert process
     grown = _watch(process.pid, seconds)
     result = deadstop.run(["yes"], timeout=seconds, grace=0)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import deadstop
 from deadstop.boundary.cgroup import Hierarchies
-from deadstop.executor import client
+from deadstop.executor import private
 
 from . import processes
 from .harness import Bench, Figure, Series
@@ -63,7 +63,7 @@ def _private(bench: Bench, forget: Forget) -> float | None:
     mark = uuid.uuid4().hex
     kept = deadstop.Boundary(pids=512)
     kept.run(bench.payload("crowd", str(DESCENDANTS), "leave"), env={processes.MARK: mark}, timeout=30)
-    process = client.supervisor._process
+    process = private.supervisor._process
     assert process
     took = _kill_and_time(mark, process.pid)
     process.wait()

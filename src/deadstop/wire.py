@@ -5,8 +5,9 @@ A frame is a length (4 bytes, network order), a kind (1 byte) and that many byte
 frame. Closing the socket is a message too: whoever asked for the call is gone, and the call is killed.
 
 Caller to supervisor: RUN and OPEN (first frame, JSON), EXEC (in an opened boundary, with the new call's socket),
-CANCEL, HURRY, KILL. Supervisor to caller: STARTED (with a pidfd of the boundary's root), OUTPUT (stream byte and
-data), DONE (result JSON), OPENED, GONE (receipt JSON), FAILED (JSON: the error's class name and arguments).
+CANCEL, HURRY, KILL, PING. Supervisor to caller: STARTED (with a pidfd of the boundary's root), OUTPUT (stream byte and
+data), DONE (result JSON), OPENED, GONE (receipt JSON), FAILED (JSON: the error's class name and arguments),
+PONG.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import socket
 import struct
 from typing import Any
 
-RUN, OPEN, EXEC, CANCEL, HURRY, KILL = b"R", b"B", b"X", b"C", b"H", b"K"
-STARTED, OUTPUT, DONE, OPENED, GONE, FAILED = b"S", b"O", b"D", b"P", b"G", b"F"
+RUN, OPEN, EXEC, CANCEL, HURRY, KILL, PING = b"R", b"B", b"X", b"C", b"H", b"K", b"I"
+STARTED, OUTPUT, DONE, OPENED, GONE, FAILED, PONG = b"S", b"O", b"D", b"P", b"G", b"F", b"J"
 
 STREAMS = {"stdout": b"1", "stderr": b"2"}
 STREAM_NAMES = {1: "stdout", 2: "stderr", ord("1"): "stdout", ord("2"): "stderr"}

@@ -34,6 +34,7 @@ from .reaper import drain, terminate_descendants
 
 LIFELINE_LOST = 137
 MESSAGE_BYTES = 4096
+TEXT_CHARS = 800  # of a complaint: it must fit into a message
 
 
 class Spawner(Protocol):
@@ -77,7 +78,6 @@ class Init:
         self.is_pid1 = is_pid1
         self.helpers = helpers  # processes of ours inside that a payload's SIGTERM must not end
         self.commands: dict[int, int] = {}  # pid -> command id
-        self.early: dict[int, tuple[int, float]] = {}  # ended before its pid was known
         self.wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -122,22 +122,25 @@ class Init:
         finally:
             for fd in (error_write, *fds):
                 os.close(fd)
-        problem_report = os.read(error_read, 4096)  # end-of-file at the exec
+        problem_report = self.wait_for_exec(error_read)
         os.close(error_read)
         if problem_report:
             number, step = marshal.loads(problem_report)
             self.send(("not_started", command_id, number, step))
             return
         self.commands[pid] = command_id
-        try:
-            pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            pidfd = -1  # collected already: see `early`
-        self.send(("started", command_id), [pidfd] if pidfd >= 0 else [])
-        if pidfd >= 0:
-            os.close(pidfd)
-        if pid in self.early:
-            self.report(pid, *self.early.pop(pid))
+        pidfd = os.pidfd_open(pid)  # not collected yet, so it is still this one
+        self.send(("started", command_id), [pidfd])
+        os.close(pidfd)
+
+    def wait_for_exec(self, error_read: int) -> bytes:
+        """What the child reports, or nothing at its exec. A stopped child does neither: so watch the lifeline, too."""
+        poll = select.poll()
+        poll.register(error_read, select.POLLIN)
+        poll.register(self.lifeline, 0)  # end-of-file only
+        if error_read not in dict(poll.poll()):
+            self.end_everything()
+        return os.read(error_read, 4096)
 
     def collect(self) -> None:
         while True:
@@ -147,11 +150,8 @@ class Init:
                 return
             if pid == 0:
                 return
-            now = time.monotonic()
             if pid in self.commands:
-                self.report(pid, status, now)
-            else:
-                self.early = {**dict(list(self.early.items())[-64:]), pid: (status, now)}
+                self.report(pid, status, time.monotonic())
 
     def report(self, pid: int, status: int, when: float) -> None:
         self.send(("ended", self.commands.pop(pid), status, when))
@@ -202,5 +202,5 @@ def run_init(
         number, text = problem.errno or 0, f"{problem.filename or 'set-up'}: {problem.strerror}"
     else:
         Init(lifeline, spawn, is_pid1=is_pid1, helpers=helpers()).serve(facts, fds)
-    socket.send_fds(lifeline, [marshal.dumps(("failed", number, text))], [])
+    socket.send_fds(lifeline, [marshal.dumps(("failed", number, text[:TEXT_CHARS]))], [])
     os._exit(125)

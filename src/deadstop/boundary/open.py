@@ -47,6 +47,10 @@ def _sandbox(place: Place, hierarchies: Hierarchies) -> Boundary:
     applied = limits.apply(place.limits, "sandbox", hierarchies, user_namespace=os.geteuid() != 0)
     try:
         return SandboxBoundary(applied, binds=binds, net=place.net, program=program)
+    except BoundaryUnavailable:
+        if applied.group:
+            applied.group.remove()  # nothing was in it
+        raise
     except OSError as problem:
         if problem.errno in REFUSALS:
             raise BoundaryUnavailable("sandbox", *_refused(problem)) from None

@@ -27,13 +27,6 @@ BASE_ENVIRONMENT = {
 }
 """The whole environment of a command in a sandbox, before what the caller adds. Nothing of the host's."""
 
-# These say too much about the host or its kernel. Only those that exist can be covered.
-_PROC_FILES = """
-allocinfo cmdline config.gz interrupts iomem ioports kallsyms kcore key-users keys kmsg kpagecgroup kpagecount
-kpageflags latency_stats modules sched_debug slabinfo sysrq-trigger timer_list vmallocinfo
-"""
-_PROC_FOLDERS = "acpi asound bus driver fs irq scsi sysvipc"
-
 _SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _CLOSED_TARGETS = ("/proc", "/sys", "/dev")
 
@@ -58,9 +51,9 @@ class Bind:
 
 @dataclass(frozen=True)
 class Rooms:
-    """Folders the caller made for one sandbox. Those that are writable inside (not `etc`, `empty`) the caller bounds.
+    """Folders the caller made for one sandbox. Those that are writable inside (all but `etc`) the caller bounds.
 
-    `tmp` and `shm` have mode 1777. `etc` is what `etc.build` makes; `empty` covers folders of /proc.
+    `tmp` and `shm` have mode 1777. `etc` is what `etc.build` makes.
     """
 
     home: str
@@ -68,7 +61,6 @@ class Rooms:
     shm: str
     run: str
     etc: str
-    empty: str
 
 
 def bwrap_arguments(
@@ -82,7 +74,7 @@ def bwrap_arguments(
     """
     arguments = _namespaces(net, uid)
     arguments += _system("/")
-    arguments += _proc("/proc", rooms.empty)
+    arguments += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
     arguments += ["--dev", "/dev", "--bind", rooms.shm, "/dev/shm", "--remount-ro", "/dev"]
     arguments += ["--ro-bind", rooms.etc, "/etc", "--bind", rooms.run, "/run"]
     arguments += ["--perms", "0755", "--dir", "/home", "--perms", "0755", "--dir", "/var"]
@@ -114,26 +106,3 @@ def _system(root: str) -> list[str]:
         elif os.path.isdir(path):
             arguments += ["--ro-bind", path, f"/{name}"]
     return arguments
-
-
-def _proc(host_proc: str, empty: str) -> list[str]:
-    """A /proc of its own, without what tells of the kernel and the machine. What only root may read needs no cover.
-
-    Each mount costs bubblewrap a reading of all the others, so there are as few as do the work.
-    """
-    arguments = ["--proc", "/proc"]
-    for name in _PROC_FILES.split():
-        if _readable(os.path.join(host_proc, name)):
-            arguments += ["--ro-bind", "/dev/null", f"/proc/{name}"]
-    for name in _PROC_FOLDERS.split():
-        if os.path.isdir(os.path.join(host_proc, name)):
-            arguments += ["--ro-bind", empty, f"/proc/{name}"]
-    return [*arguments, "--ro-bind", "/proc/sys", "/proc/sys"]
-
-
-def _readable(path: str) -> bool:
-    """By others or by a group: an ordinary user keeps its own inside."""
-    try:
-        return bool(os.stat(path).st_mode & 0o044)
-    except OSError:
-        return False

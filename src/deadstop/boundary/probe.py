@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BoundaryUnavailable
 from ..model import Limits, Place
 from ..results import LimitReport
+from .remedies import cgroup_fix, has_sys_admin, kernel_version, namespace_fix, proc_fix, setting
 
 if TYPE_CHECKING:
     from .base import Boundary
@@ -31,12 +32,6 @@ STRONG = "pid_namespace_reaped"
 # Small enough for any group we may be in, large enough for our own helpers.
 TRIAL_LIMITS = Limits(memory=256 << 20, pids=64, cpus=0.5, disk=16 << 20)
 LIMITS = ("memory", "pids", "cpus", "disk", "output")
-SETTINGS = (  # name, the value that refuses namespaces, a value that allows them
-    ("user/max_user_namespaces", "0", "15000"),
-    ("user/max_pid_namespaces", "0", "15000"),
-    ("kernel/unprivileged_userns_clone", "0", "1"),
-    ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
-)
 CONTROLLERS = {"memory": "memory", "pids": "pids", "cpus": "cpu"}
 
 
@@ -163,7 +158,7 @@ def try_open(place: Place, hierarchies: Hierarchies) -> Trial:
             refusal = trial.reason
             trial = _use(open_fallback(place, hierarchies), time.monotonic())
             trial.reason = f"namespaces are given here but of no use: {refusal}"
-            trial.fix = _namespace_fix(0)
+            trial.fix = namespace_fix(0)
     except BoundaryUnavailable as problem:
         trial = Trial(reason=problem.reason, fix=problem.fix)
     except OSError as problem:
@@ -239,11 +234,11 @@ def _explain(level: str, trial: Trial) -> None:
     elif weak:
         number = _refusal()
         trial.reason = f"the host refuses namespaces ({os.strerror(number) if number else 'this time only'})"
-        trial.fix = _namespace_fix(number)
+        trial.fix = namespace_fix(number)
     elif missing and "/proc" in trial.reason:
-        trial.fix = _proc_fix()
+        trial.fix = proc_fix()
     elif missing:
-        trial.fix = _namespace_fix(_refusal()) or trial.fix
+        trial.fix = namespace_fix(_refusal()) or trial.fix
 
 
 def _refusal() -> int:
@@ -257,36 +252,6 @@ def _refusal() -> int:
         return problem.errno or 0
     _end(boundary)
     return 0
-
-
-def _namespace_fix(number: int) -> str:
-    """What would allow namespaces here, as far as the host's settings tell; "" where they do not."""
-    import errno
-
-    if os.geteuid() == 0 and not _has_sys_admin():
-        other = "" if _status("Seccomp") == "2" else ", or run as an ordinary user"
-        return f"give root CAP_SYS_ADMIN (in a container: --cap-add SYS_ADMIN){other}"
-    for name, refusing, allowing in SETTINGS:
-        if _setting(name) == refusing:
-            return f"as root: sysctl -w {name.replace('/', '.')}={allowing}"
-    if number in (errno.ENOSPC, errno.EUSERS):
-        return "raise user.max_user_namespaces and user.max_pid_namespaces; at most 32 may be nested"
-    if number and _status("Seccomp") == "2":
-        return "a system call filter refuses them: start the container with --security-opt seccomp=unconfined"
-    if number == errno.ENOSYS:
-        return "a kernel of 5.7 or newer"
-    if number == errno.EINVAL:
-        return "a kernel of 5.7 or newer, built with CONFIG_USER_NS and CONFIG_PID_NS"
-    return ""
-
-
-def _proc_fix() -> str:
-    """What would allow a new /proc: the kernel refuses it while parts of the one we have are covered."""
-    if not any(point.startswith("/proc/") for point, _, _ in _mounts()):
-        return _namespace_fix(0)
-    if _container():
-        return "start the container with --security-opt systempaths=unconfined (Podman: unmask=ALL)"
-    return "unmount what covers parts of /proc"
 
 
 def _limit_support(level: str, name: str, trial: Trial, hierarchies: Hierarchies) -> LimitSupport:
@@ -304,57 +269,7 @@ def _limit_support(level: str, name: str, trial: Trial, hierarchies: Hierarchies
     if not reason:
         return LimitSupport(level, name, report.enforced_by or "none")
     reason = f"{reason} ({why})" if why else reason
-    return LimitSupport(level, name, report.enforced_by or "none", reason, _cgroup_fix(controller))
-
-
-def _cgroup_fix(controller: str) -> str:
-    """How to be given a control group with this controller, on a host like this one."""
-    from .cgroup import denied, read
-
-    if "cgroup" in denied():
-        return "unset DEADSTOP_DENY"
-    user, (folder, is_v2, writable) = os.geteuid(), _cgroup_mount(controller)
-    if not folder:
-        return f"a kernel with the {controller} controller, mounted below /sys/fs/cgroup"
-    if not writable and _container():
-        return "start the container with --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:rw"
-    if not is_v2 or not os.path.isdir("/run/systemd/system"):
-        return _own_group(folder, user, controller, is_v2)
-    manager = f"{folder}/user.slice/user-{user}.slice/user@{user}.service/cgroup.controllers"
-    scope = f"run it as: systemd-run {'--user ' if user else ''}--scope -p Delegate=yes deadstop ..."
-    if user and os.path.exists(manager) and controller not in read(manager).split():
-        return f"as root: systemctl edit user@.service, [Service] Delegate=cpu memory pids; then {scope}"
-    return scope
-
-
-def _own_group(folder: str, user: int, controller: str, is_v2: bool) -> str:
-    """A line for root. deadstop has to be alone in its group: v2 gives no controllers on from a shared one."""
-    group = f"{folder}/agents"
-    steps = [f"echo +{controller} > {folder}/cgroup.subtree_control"] if is_v2 else []
-    steps += [f"mkdir -p {group}", f"chown -R {user} {group}"]
-    become = f"setpriv --reuid {user} --regid {os.getegid()} --clear-groups " if user else ""
-    start = f"sh -c 'echo $$ > {group}/cgroup.procs && exec {become}deadstop ...'"
-    return f"as root: {' && '.join([*steps, start])}"
-
-
-def _mounts() -> list[tuple[str, str, list[str]]]:
-    """(mount point, type, options) of every mount."""
-    from .cgroup import read
-
-    rows = [line.split() for line in read("/proc/self/mounts", 1 << 20).splitlines()]
-    return [(row[1], row[2], row[3].split(",")) for row in rows if len(row) > 3]
-
-
-def _cgroup_mount(controller: str) -> tuple[str, bool, bool]:
-    """(mount point of the hierarchy with the controller, whether it is v2, whether it is writable)."""
-    from .cgroup import read
-
-    for point, kind, options in _mounts():
-        if kind == "cgroup" and controller in options:
-            return point, False, "rw" in options
-        if kind == "cgroup2" and controller in read(f"{point}/cgroup.controllers").split():
-            return point, True, "rw" in options
-    return "", False, False
+    return LimitSupport(level, name, report.enforced_by or "none", reason, cgroup_fix(controller))
 
 
 # -- remarks -------------------------------------------------------------------------------------------------
@@ -363,13 +278,13 @@ def _cgroup_mount(controller: str) -> tuple[str, bool, bool]:
 def _remarks(process: Trial) -> list[str]:
     """What an answer of yes or no leaves out."""
     root, namespaces = os.geteuid() == 0, process.kind == "ProcessBoundary"
-    yama, version = _setting("kernel/yama/ptrace_scope"), _kernel_version()
+    yama, version = setting("kernel/yama/ptrace_scope"), kernel_version()
     remarks = {
         "root has no CAP_SYS_ADMIN here and can make no namespaces: an ordinary user may be given more": (
-            root and not _has_sys_admin()
+            root and not has_sys_admin()
         ),
         "setuid programs (sudo, su) gain no privilege inside a boundary of an ordinary user": namespaces and not root,
-        f"process: /proc inside shows the host's processes, the proof is the same; fix: {_proc_fix()}": (
+        f"process: /proc inside shows the host's processes, the proof is the same; fix: {proc_fix()}": (
             namespaces and not process.own_proc
         ),
         f"kernel.yama.ptrace_scope is {yama}: a payload's memory cannot be read, so evidence says less": (
@@ -379,30 +294,3 @@ def _remarks(process: Trial) -> list[str]:
         "kernel older than 5.14: no cgroup.kill; RLIMIT_NPROC counts a user's processes host-wide": version < (5, 14),
     }
     return [text for text, holds in remarks.items() if holds]
-
-
-def _kernel_version() -> tuple[int, ...]:
-    numbers = os.uname().release.split("-")[0].split(".")[:2]
-    return tuple(int(number) for number in numbers if number.isdigit())
-
-
-def _setting(name: str) -> str:
-    from .cgroup import read
-
-    return read(f"/proc/sys/{name}").strip()
-
-
-def _status(name: str) -> str:
-    from .cgroup import read
-
-    lines = read("/proc/self/status").splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:")), "")
-
-
-def _has_sys_admin() -> bool:
-    return bool(int(_status("CapEff") or "0", 16) >> 21 & 1)
-
-
-def _container() -> bool:
-    """Whether this is a container of Docker or Podman: they leave a file."""
-    return any(os.path.exists(path) for path in ("/.dockerenv", "/run/.containerenv"))

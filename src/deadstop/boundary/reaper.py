@@ -44,22 +44,31 @@ def parents() -> dict[int, int]:
     return {int(name): parent_of(int(name)) for name in os.listdir("/proc") if name.isdigit()}
 
 
-def descendants(root: int, *, limit: int = 100_000) -> list[int]:
-    """Every process below `root`, parents before children, without `root`; at most `limit`."""
+def descendants(root: int, *, limit: int = 100_000, without: frozenset[int] = frozenset()) -> list[int]:
+    """Every process below `root`, parents before children, without `root`; at most `limit`.
+
+    Processes in `without` are left out with everything below them.
+    """
     found: list[int] = []
     todo = [root]
     while todo and len(found) < limit:
         for child in children_of(todo.pop()):
-            found.append(child)
-            todo.append(child)
+            if child not in without:
+                found.append(child)
+                todo.append(child)
     return found
 
 
-def signal_tree(root: int, number: int, *, spare: frozenset[int] = frozenset()) -> int:
-    """Send a signal to every descendant of `root` that is shown to be one; how many were sent."""
+def signal_tree(
+    root: int, number: int, *, spare: frozenset[int] = frozenset(), without: frozenset[int] = frozenset()
+) -> int:
+    """Send a signal to every descendant of `root` that is shown to be one; how many were sent.
+
+    Those in `spare` get none, though what is below them does; `without` leaves out whole trees.
+    """
     ours = {root}
     sent = 0
-    for pid in descendants(root):
+    for pid in descendants(root, without=without):
         if pid in spare:
             ours.add(pid)
             continue
@@ -84,39 +93,47 @@ def terminate_descendants(spare: frozenset[int]) -> None:
     signal_tree(os.getpid(), signal.SIGCONT, spare=spare)
 
 
-def drain(*, seconds: float = 30.0, spare: frozenset[int] = frozenset()) -> bool:
-    """Kill all descendants of this process but `spare` until none is left; False if some were left after `seconds`.
+def drain(*, seconds: float = 30.0) -> bool:
+    """Kill all descendants of this process until none is left; False if some were left after `seconds`. Blocks.
 
-    A killed process can fork no more, so each pass over a fork bomb leaves fewer that can; what a pass missed has
-    become our child by the next one. Only for a process that has no other children to wait for.
+    First all are stopped: a killed process of a fork bomb makes room for another, a stopped one does not, and it leaves
+    the processor to us. What a pass missed is found by the next one, for it is still a descendant.
     """
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        signal_tree(os.getpid(), signal.SIGKILL, spare=spare)
-        if _none_left(spare):
-            return True
-    return False
-
-
-def _none_left(spare: frozenset[int]) -> bool:
-    """Collect what is dead; wait a moment for the next death when something still lives."""
-    try:
-        if spare:
-            mine = set(children_of(os.getpid())) - spare
-            left = [pid for pid in mine if os.waitpid(pid, os.WNOHANG)[0] == 0]
-            if not mine:
-                return True
-        else:
-            left = _collect_all()
-    except ChildProcessError:
-        return not spare
-    if left:
-        time.sleep(0.0005)  # bounded by `drain`; only reached while a killed process is still on its way out
-    return False
-
-
-def _collect_all() -> list[int]:
-    """Collect every dead child; non-empty if some live. Raises ChildProcessError when there is none at all."""
-    while os.waitpid(-1, os.WNOHANG)[0]:
+    while _stop_running() and time.monotonic() < end:
         pass
-    return [0]
+    while time.monotonic() < end:
+        if sweep(frozenset()):
+            return True
+        time.sleep(0.0005)  # bounded by `end`; for killed processes to get on their way out
+    return False
+
+
+def _stop_running() -> int:
+    """SIGSTOP to every descendant that could still do something; how many there were."""
+    idle = frozenset(pid for pid in descendants(os.getpid()) if _state(pid) in "TtZX")
+    return signal_tree(os.getpid(), signal.SIGSTOP, spare=idle)
+
+
+def _state(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read(1024).rpartition(b") ")[2][:1].decode()
+    except OSError:
+        return "X"
+
+
+def sweep(known: frozenset[int]) -> bool:
+    """One pass: kill and collect every descendant that is not in the tree of a `known` child; True if none was left."""
+    signal_tree(os.getpid(), signal.SIGKILL, without=known)
+    strangers = [pid for pid in children_of(os.getpid()) if pid not in known]
+    for pid in strangers:
+        _collect(pid)
+    return not set(children_of(os.getpid())) - known
+
+
+def _collect(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass

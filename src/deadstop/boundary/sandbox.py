@@ -29,6 +29,7 @@ from typing import NoReturn
 from .. import wire
 from ..errors import BoundaryUnavailable
 from . import etc, payload, seccomp, syscalls
+from .covers import cover_proc
 from .init import SetUpFailed, seal
 from .limits import Applied
 from .policy import Bind, Rooms, bwrap_arguments
@@ -36,7 +37,7 @@ from .process import ProcessBoundary, mount_own_proc
 from .reaper import children_of, descendants
 
 INSIDE_UID = 1000
-ROOMS = {"home": 0o755, "tmp": 0o1777, "shm": 0o1777, "run": 0o755, "etc": 0o755, "empty": 0o555}
+ROOMS = {"home": 0o755, "tmp": 0o1777, "shm": 0o1777, "run": 0o755, "etc": 0o755}
 HOLDER = "/usr/bin/cat"
 INOTIFY_INSTANCES = 64
 # Nobody hands out ids in this range: above containers, below the 31-bit edge.
@@ -60,7 +61,12 @@ class SandboxBoundary(ProcessBoundary):
         self.inside_host_uid, self._uid_lock = _reserve_uid() if os.geteuid() == 0 else (os.geteuid(), -1)
         self.disk_fd = -1
         self._helpers: frozenset[int] = frozenset()
-        super().__init__(applied)
+        try:
+            super().__init__(applied)
+        except OSError:
+            if self._uid_lock >= 0:
+                os.close(self._uid_lock)
+            raise
 
     # -- in the supervisor -------------------------------------------------------------------------------------------
 
@@ -187,7 +193,7 @@ class SandboxBoundary(ProcessBoundary):
         try:
             payload.reset_signals()
             programs = [_memory_file(program) for program in self.filters]
-            rooms = Rooms(*(f"{self.staging}/{name}" for name in ("home", "tmp", "shm", "run", "etc", "empty")))
+            rooms = Rooms(*(f"{self.staging}/{name}" for name in ("home", "tmp", "shm", "run", "etc")))
             arguments = bwrap_arguments(rooms=rooms, binds=binds, net=self.net, filter_fds=programs, uid=INSIDE_UID)
             listed = _memory_file(b"\0".join(os.fsencode(word) for word in arguments) + b"\0")
             for target, fd in enumerate(stdio):
@@ -219,9 +225,11 @@ class SandboxBoundary(ProcessBoundary):
                 _become(self.inside_host_uid)
             owner = fcntl.ioctl(namespaces["mnt"], syscalls.NS_GET_USERNS)
             syscalls.setns(owner)  # bubblewrap's outer user namespace owns the others; the payload's lies inside it
-            for name in (*_NAMESPACES, "user"):
+            for name in _NAMESPACES:
                 if name not in shared:
                     syscalls.setns(namespaces[name])
+            cover_proc()
+            syscalls.setns(namespaces["user"])
             syscalls.drop_capabilities(bounding=True)
             seal(orders.fileno(), "deadstop-agent", set())
             orders.send(b"joined")

@@ -16,7 +16,6 @@ from typing import NoReturn
 from . import payload, syscalls
 from .base import Boundary, Gone
 from .init import run_init, seal
-from .reaper import children_of
 
 
 class SubreaperBoundary(Boundary):
@@ -26,7 +25,7 @@ class SubreaperBoundary(Boundary):
     weaker = ("no namespaces on this host: killed by repeated sweeps below a subreaper (proof subreaper_drained)",)
 
     def _launch(self) -> tuple[int, int]:
-        syscalls.become_subreaper()  # of last resort: see `adopted`
+        syscalls.become_subreaper()  # of last resort: see Room._sweep_orphans
         pid = os.fork()
         self._in_child(pid)
         return pid, os.pidfd_open(pid)
@@ -76,8 +75,3 @@ class SubreaperBoundary(Boundary):
         if status.si_code == os.CLD_EXITED and status.si_status == 0:
             return Gone("subreaper_drained", 0)
         return Gone("none", None)
-
-
-def adopted(known: frozenset[int]) -> list[int]:
-    """Children of this process that are no reaper of ours: orphans of a reaper that was killed."""
-    return [pid for pid in children_of(os.getpid()) if pid not in known]

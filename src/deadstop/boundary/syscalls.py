@@ -18,7 +18,7 @@ CLONE_PARENT = 0x0000_8000
 CLONE_PIDFD = 0x0000_1000
 CLONE_INTO_CGROUP = 0x2_0000_0000
 
-MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE = 1 << 12, 1 << 14, 1 << 18
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME = 1, 4, 15
@@ -27,6 +27,7 @@ PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 24, 36, 38
 NS_GET_USERNS = 0xB701
 
 _MOVE_MOUNT, _OPEN_TREE, _CLONE3, _CLOSE_RANGE, _MOUNT_SETATTR = 429, 428, 435, 436, 442
+_OPENAT2, _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS = 437, 2, 4
 _AT_EMPTY_PATH, _AT_RECURSIVE = 0x1000, 0x8000
 _OPEN_TREE_CLONE = 1
 _MOUNT_ATTR_IDMAP = 0x0010_0000
@@ -115,6 +116,14 @@ def drop_capabilities(*, bounding: bool = False) -> None:
 def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, data)]
     _check(_libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3]), f"mount {target}")
+
+
+def open_without_links(path: str) -> int:
+    """Open for reading; ELOOP if any part of the path is a symbolic link. Never waits for a pipe's writer."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    how = (ctypes.c_uint64 * 3)(flags, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
+    number, where, size = ctypes.c_long(_OPENAT2), ctypes.c_int(-100), ctypes.c_size_t(24)
+    return _check(_libc.syscall(number, where, os.fsencode(path), how, size), path)
 
 
 def setns(fd: int) -> None:

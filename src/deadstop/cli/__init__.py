@@ -54,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except BrokenPipeError:
         return 128 + 13
+    except Exception:
+        import traceback
+
+        print(f"deadstop: internal error, please report it:\n{traceback.format_exc()}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         return 130
 

@@ -12,6 +12,8 @@ import os
 import select
 import signal
 import socket
+import subprocess
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +26,7 @@ from .private import supervisor, wait_readable
 BACKSTOP_S = 1.0  # how long after a call's last possible end its result may take
 PROOF_S = 5.0
 SEND_S = 10.0
+ENDING_S = 0.25
 
 OnOutput = Callable[[str, bytes], None]
 
@@ -31,29 +34,36 @@ OnOutput = Callable[[str, bytes], None]
 class Channel:
     """The socket of one call or boundary, and the reading of it, for blocking and for event loop use alike."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, process: subprocess.Popen[bytes]) -> None:
         self.socket = connection
+        self.process = process  # the supervisor at the other end
         self.root = -1  # pidfd of the boundary's first process: readable when that is gone
         self.root_is_all = False  # it is the first process of a namespace: its end is the end of everything inside
         self._parser = wire.Parser()
+        self._sending = threading.Lock()
         connection.setblocking(False)
         _open_channels.add(self)
 
-    def send(self, kind: bytes, document: dict[str, Any] | None = None, fds: list[int] | None = None) -> None:
-        """Send a frame whole. A peer that is gone is noticed by reading; one that takes nothing is an error."""
+    def send(
+        self,
+        kind: bytes,
+        document: dict[str, Any] | None = None,
+        fds: list[int] | None = None,
+        until: float | None = None,
+    ) -> None:
+        """Send a frame whole, or what the peer takes until then: one that is gone or stopped is found out later."""
         left = memoryview(wire.frame(kind) if document is None else wire.json_frame(kind, document))
-        end = clock.monotonic() + SEND_S
-        while left and clock.monotonic() < end:
-            try:
-                sent = socket.send_fds(self.socket, [left], fds) if fds else self.socket.send(left)
-            except BlockingIOError:
-                _wait_writable(self.socket.fileno(), end - clock.monotonic())
-                continue
-            except OSError:
-                return
-            left, fds = left[sent:], None
-        if left:
-            raise errors.InternalError(f"the supervisor took no request within {SEND_S:g} s")
+        end = min(clock.monotonic() + SEND_S, until or float("inf"))
+        with self._sending:
+            while left and clock.monotonic() < end:
+                try:
+                    sent = socket.send_fds(self.socket, [left], fds) if fds else self.socket.send(left)
+                except BlockingIOError:
+                    _wait_writable(self.socket.fileno(), end - clock.monotonic())
+                    continue
+                except OSError:
+                    return
+                left, fds = left[sent:], None
 
     def order(self, kind: bytes, text: str = "") -> None:
         """A small frame that must not block; lost only if the peer reads nothing, which the backstop finds out."""
@@ -82,7 +92,7 @@ class Channel:
         Without its supervisor every boundary ends by itself, for its lifeline is closed. A namespace is killed from
         here as well; a subreaper must be left to sweep, and whether it finished cannot be seen from here.
         """
-        supervisor.kill()
+        supervisor.kill(self.process)
         gone = self.root < 0
         if self.root >= 0:
             if self.root_is_all:
@@ -118,26 +128,37 @@ class Call:
         self.channel, self.level, self.command, self.on_output = channel, level, command, on_output
         self.result: ToolResult | None = None
         self.problem: Exception | None = None
+        self._asked = False
+        # When to ask whether the supervisor is still there; None while the call may take for ever.
+        self.answer_by = None if command.deadline is None else command.deadline + command.grace + BACKSTOP_S
 
     @property
     def over(self) -> bool:
         return self.result is not None or self.problem is not None
 
-    def backstop(self) -> float | None:
-        """When to stop believing in the supervisor."""
-        if self.command.deadline is None:
-            return None
-        return self.command.deadline + self.command.grace + BACKSTOP_S
+    def overdue(self) -> None:
+        """The time for an answer is over. A supervisor that lives is asked for a sign of that, and waited for."""
+        if self._asked:
+            self.lost("the supervisor did not answer in time")
+        else:
+            self._asked = True
+            self.channel.order(wire.PING)
+            self.answer_by = clock.monotonic() + BACKSTOP_S
 
     def pump(self) -> None:
         """Read what is there."""
         frames = self.channel.read()
         if frames is None:
-            self.lost("the supervisor ended")
+            if _has_ended(self.channel.process):
+                self.lost("the supervisor ended")
+            else:
+                self.problem = errors.InternalError("the supervisor could not take the call: is it out of descriptors?")
             return
         for kind, body in frames:
             if kind == wire.OUTPUT and self.on_output:
                 self.on_output(wire.STREAM_NAMES[body[0]], body[1:])
+            elif kind == wire.PONG:
+                self._asked, self.answer_by = False, clock.monotonic() + BACKSTOP_S
             elif kind == wire.DONE:
                 self.result = ToolResult.from_dict(json.loads(body))
             elif kind == wire.FAILED:
@@ -158,6 +179,15 @@ class Call:
         )  # fmt: skip
 
 
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Its sockets close a moment before it can be collected."""
+    try:
+        process.wait(ENDING_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
 def _send_kill(pidfd: int) -> None:
     try:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -173,14 +203,15 @@ def _wait_writable(fd: int, seconds: float) -> None:
 
 def start_run(place: Place, command: Command, cwd: int | None, stdin: int | None, on_output: OnOutput | None) -> Call:
     """Hand over a one-shot call."""
-    channel = Channel(supervisor.connect())
+    channel = Channel(*supervisor.connect())
     fds = [fd for fd in (cwd, stdin) if fd is not None]
     document = {
         "place": place_to_dict(place), "command": command_to_dict(command),
         "has_cwd": cwd is not None, "has_stdin": stdin is not None,
     }  # fmt: skip
-    channel.send(wire.RUN, document, fds)
-    return Call(channel, place.isolation, command, on_output)
+    call = Call(channel, place.isolation, command, on_output)
+    channel.send(wire.RUN, document, fds, call.answer_by)
+    return call
 
 
 def start_in(
@@ -188,7 +219,8 @@ def start_in(
 ) -> Call:
     """Hand over a call into an opened boundary."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    channel = Channel(ours)
+    channel = Channel(ours, boundary.process)
+    call = Call(channel, level, command, on_output)
     with theirs:
         fds = [theirs.fileno(), *(fd for fd in (cwd, stdin) if fd is not None)]
         document = {
@@ -196,8 +228,8 @@ def start_in(
             "has_cwd": cwd is not None,
             "has_stdin": stdin is not None,
         }
-        boundary.send(wire.EXEC, document, fds)
-    return Call(channel, level, command, on_output)
+        boundary.send(wire.EXEC, document, fds, call.answer_by)
+    return call
 
 
 class BoundaryEnded(errors.DeadstopError):

@@ -24,6 +24,7 @@ from .folders import sandbox_binds
 DEFAULT_TIMEOUT_S = 300.0
 DEFAULT_GRACE_S = 0.5
 DEFAULT_TAIL = 65536
+MAX_TAIL = 8 << 20
 MAX_ARGUMENT_BYTES = 131_071  # MAX_ARG_STRLEN of the kernel, less the closing NUL
 
 
@@ -149,10 +150,11 @@ def prepare_command(
         grace=grace or 0.0,
         stdin=stdin,
         tty=(size or (24, 80)) if options.tty else None,
-        tail=clock.check_count("tail", options.tail) or DEFAULT_TAIL,
+        tail=_tail(options.tail),
         output_limit=clock.check_count("output_limit", options.output_limit),
         on_input_wait=options.on_input_wait,
-        evidence_paths=tuple(map(os.path.abspath, _paths(options.evidence_paths, "evidence_paths"))),
+        # Resolved now: later the payload could make a link of it, and we would read for it what it may not.
+        evidence_paths=tuple(map(os.path.realpath, _paths(options.evidence_paths, "evidence_paths"))),
         umask=_umask(),
         nice=os.getpriority(os.PRIO_PROCESS, 0),
         stream=stream,
@@ -183,6 +185,13 @@ def check_argv(argv: Sequence[str]) -> tuple[str, ...]:
             allowed = f"the kernel allows {MAX_ARGUMENT_BYTES} for one"
             raise UsageError(f"the command's word {number} has {size} bytes, {allowed}: pass it in a file or on stdin")
     return words
+
+
+def _tail(given: int) -> int:
+    size = clock.check_count("tail", given)
+    if size is None or size > MAX_TAIL:
+        raise UsageError(f"tail: {given!r:.60} is not a number of bytes up to {MAX_TAIL}: it is kept in memory")
+    return size
 
 
 def _encoded(text: str, what: str) -> bytes:

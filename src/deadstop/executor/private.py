@@ -32,8 +32,8 @@ class Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._user = -1
 
-    def connect(self) -> socket.socket:
-        """A new channel for one call or boundary."""
+    def connect(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        """A new channel for one call or boundary, and the process that it is connected to."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         with self._lock, theirs:
             try:
@@ -41,7 +41,8 @@ class Supervisor:
             except OSError:
                 self._stop()  # it died since the last call: a new one, once
                 self._offer(theirs)
-        return ours
+            assert self._process is not None
+            return ours, self._process
 
     def _offer(self, channel: socket.socket) -> None:
         if self._control is None or self._user != os.geteuid():
@@ -76,13 +77,13 @@ class Supervisor:
         if self._process:
             self._process.poll()
 
-    def kill(self) -> None:
-        """For a supervisor that does not answer. Everything it held dies with it."""
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """For one that does not answer. Everything it held dies with it; a successor is left alone."""
         with self._lock:
-            if self._process:
-                self._process.kill()
-                self._process.wait(END_S)
-            self._stop()
+            process.kill()
+            process.wait(END_S)
+            if process is self._process:
+                self._stop()
 
     def forget(self) -> None:
         """In a forked child: the parent's supervisor is not ours."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Stdin = bytes | str | int | None
 Path = str | os.PathLike[str]
-CLOSE_S = 10.0
+ANSWER_S = 15.0  # opening or ending a boundary, unless the supervisor itself is stopped
 
 
 def run(
@@ -116,7 +116,7 @@ class Boundary:
         self._options = Options(isolation=isolation, **options)
         self.place, self._python = prepare_place(self._options)
         self.receipt: Receipt | None = None
-        self._channel = client.Channel(supervisor.connect())
+        self._channel = client.Channel(*supervisor.connect())
         self._channel.send(wire.OPEN, {"place": place_to_dict(self.place)})
         try:
             self._wait_for(wire.OPENED)
@@ -155,6 +155,10 @@ class Boundary:
     def __enter__(self) -> Boundary:
         return self
 
+    def __del__(self) -> None:
+        if "_channel" in self.__dict__:
+            self._channel.close()  # which ends it
+
     def __exit__(self, *exc_info: object) -> None:
         self.kill()
 
@@ -174,7 +178,7 @@ class Boundary:
 
     def _wait_for(self, wanted: bytes) -> Receipt | None:
         """Read the boundary's own channel until this frame. Bounded."""
-        end = clock.monotonic() + CLOSE_S * 4
+        end = clock.monotonic() + ANSWER_S
         while (left := end - clock.monotonic()) > 0:
             wait_readable([self._channel.socket.fileno()], left)
             frames = self._channel.read()
@@ -246,6 +250,13 @@ class _Given:
         self._open: list[int] = []
 
     def __enter__(self) -> tuple[int | None, int | None]:
+        try:
+            return self._descriptors()
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def _descriptors(self) -> tuple[int | None, int | None]:
         cwd = None
         if self._options.isolation == "process":
             folder = host_cwd(self._options) or "."
@@ -295,15 +306,14 @@ def _wait(call: Call, cancel: CancelToken | None) -> ToolResult:
             if own in ready:
                 call.pump()
             elif not ready and _patience(call) == 0:
-                call.lost("the supervisor did not answer in time")
+                call.overdue()
         return _outcome(call)
     finally:
         call.channel.close()  # if we leave early (KeyboardInterrupt), this kills the call
 
 
 def _patience(call: Call) -> float | None:
-    end = call.backstop()
-    return None if end is None else max(0.0, end - clock.monotonic())
+    return None if call.answer_by is None else max(0.0, call.answer_by - clock.monotonic())
 
 
 def _outcome(call: Call) -> ToolResult:
@@ -313,14 +323,9 @@ def _outcome(call: Call) -> ToolResult:
         raise call.problem
     if call.result is None:
         raise InternalError("a call ended without a result")
-    unavailable = call.result.status is Status.REFUSED and call.result.reason == "policy"
-    if (
-        unavailable
-        and call.result.receipt is None
-        and call.result.error
-        and "set up" in str(call.result.error["message"])
-    ):
-        raise BoundaryUnavailable("sandbox", str(call.result.error["message"]))
+    error = call.result.error
+    if call.result.status is Status.REFUSED and error and error["type"] == "BoundaryUnavailable":
+        raise BoundaryUnavailable(call.level, str(error["message"]))
     return call.result
 
 
@@ -329,6 +334,7 @@ async def _await(call: Call, cancel: CancelToken | None) -> ToolResult:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
     descriptor = call.channel.socket.fileno()
+    timers: list[asyncio.TimerHandle] = []
 
     def pump() -> None:
         try:
@@ -340,18 +346,25 @@ async def _await(call: Call, cancel: CancelToken | None) -> ToolResult:
             done.set_result(None)
 
     def overdue() -> None:
+        if _patience(call) == 0 and not call.over:
+            call.overdue()
         if not call.over:
-            call.lost("the supervisor did not answer in time")
-        if not done.done():
+            watch_time()
+        elif not done.done():
             done.set_result(None)
+
+    def watch_time() -> None:
+        patience = _patience(call)
+        if patience is not None:
+            timers.append(loop.call_later(min(patience, LONGEST_WAIT_S), overdue))
+            del timers[:-1]
 
     loop.add_reader(descriptor, pump)
     # A loop watches a descriptor once, and a token may be shared by many calls: each watches a copy.
     token = os.dup(cancel.fileno()) if cancel is not None else None
     if token is not None:
         loop.add_reader(token, _cancel_once, loop, token, call)
-    patience = _patience(call)
-    timer = loop.call_later(min(patience, LONGEST_WAIT_S), overdue) if patience is not None else None
+    watch_time()
     try:
         await asyncio.shield(done)
     except asyncio.CancelledError:
@@ -364,7 +377,7 @@ async def _await(call: Call, cancel: CancelToken | None) -> ToolResult:
         if token is not None:
             loop.remove_reader(token)
             os.close(token)
-        if timer:
+        for timer in timers:
             timer.cancel()
         call.channel.close()
     return _outcome(call)

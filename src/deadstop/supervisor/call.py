@@ -20,13 +20,13 @@ from .. import clock
 from ..boundary import payload
 from ..model import Command
 from ..results import FiredLimit, Status, ToolResult
-from .collector import Collector, Report
+from .collector import Report
 from .loop import Loop, Timer
 from .output import Pump, Sink, Source
 from .report import Record, build
+from .witness import Witness
 
 if TYPE_CHECKING:
-    from ..boundary.evidence import View
     from .room import Room
 
 EVIDENCE_S = 0.08  # evidence begins this long before a time limit, and an unforeseen end waits this long for it
@@ -39,6 +39,7 @@ class Phase(Enum):
     EVIDENCE = "evidence"  #: decided; what it was doing is being read
     GRACE = "grace"  #: SIGTERM is out
     KILLING = "killing"  #: SIGKILL is out; waiting for the proof
+    FILES = "files"  #: over; the files named as evidence are being read
 
 
 class Call:
@@ -55,8 +56,7 @@ class Call:
         self.last_output = self.record.started
         self.leader = 0
         self.leader_fd = -1
-        self.collector: Collector | None = None
-        self.watcher: Collector | None = None
+        self.witness = Witness(self)
         self.evidence_due: float | None = None  # the time limit that the evidence is being taken for
         self.phase = Phase.RUNNING
         self.phase_due: float | None = None
@@ -114,14 +114,14 @@ class Call:
         self.record.spawned = clock.monotonic()
         self.loop.watch(self.leader_fd, self._leader_gone)
         if self.command.on_input_wait == "kill" or self.command.stdin != "null":
-            from ..boundary.evidence import watch_input
-
-            view = self._view()
-            self.watcher = self._fork_reader(lambda emit: watch_input(view, emit), self._input_report)
+            self.witness.watch_input(self._input_report)
 
     def _not_started(self, number: int, step: str) -> None:
         self.record.start_failed = (number, step)
-        self.stop(Status.ERROR, grace=0, wait=False)
+        if self.owns_room:
+            self.stop(Status.ERROR, grace=0, wait=False)
+        elif self.decide(Status.ERROR):
+            self._finish()
 
     # -- the limits --------------------------------------------------------------------------------------------------
 
@@ -152,8 +152,10 @@ class Call:
         if self.phase_due is not None and now >= self.phase_due:
             if self.phase is Phase.EVIDENCE:
                 self._after_evidence()
-            else:
+            elif self.phase is Phase.GRACE:
                 self._kill()
+            else:
+                self._close()
         elif not self.record.status:
             self._check_limits(now)
         self._arm()
@@ -165,11 +167,13 @@ class Call:
         due = min(self._time_limits(), default=None)
         if due is None:
             return
+        if self.evidence_due is not None and now < self._lead(due):
+            self.evidence_due = self.record.evidence_at = None  # output came after all: what was read is of the past
         if now >= due:
             self._time_out(due)
         elif now >= self._lead(due) and self.evidence_due != due:
             self.evidence_due = due
-            self._collect()
+            self.witness.read(self._evidence_complete)
 
     def _time_out(self, due: float) -> None:
         self.record.deadline = due
@@ -198,45 +202,7 @@ class Call:
 
     # -- evidence ----------------------------------------------------------------------------------------------------
 
-    def _view(self) -> View:
-        from ..boundary.evidence import View  # only a call that does not end by itself pays for loading this
-
-        room, now = self.room, clock.monotonic()
-        tails = sorted(self.pumps, key=lambda pump: pump.tail.total > 0)
-        return View(
-            root=room.boundary.pid, leader=self.leader, ours=room.boundary.helpers(),
-            tail=b"".join(pump.tail.last(2000) for pump in tails), stdin=self.command.stdin,
-            cgroup=room.boundary.group.files() if room.boundary.group else {},
-            out_rate=self.record.rate(now), elapsed=now - self.record.started,
-        )  # fmt: skip
-
-    def _collect(self) -> None:
-        if self.collector:
-            self.collector.stop()
-        if not self.leader or self.room.ended:
-            return
-        from ..boundary.evidence import collect
-
-        view = self._view()
-        self.record.evidence_started()
-        self.collector = self._fork_reader(
-            lambda emit: collect(view, emit), self.record.add_evidence, self._evidence_complete
-        )
-
-    def _fork_reader(
-        self,
-        work: Callable[[Callable[[Report], None]], None],
-        on_report: Callable[[Report], None],
-        on_end: Callable[[], None] = lambda: None,
-    ) -> Collector | None:
-        """None when there is no process or descriptor to be had for it: a full host must not keep a call alive."""
-        try:
-            return Collector(self.loop, work, on_report, on_end)
-        except OSError:
-            return None
-
     def _evidence_complete(self) -> None:
-        self.record.evidence_ended()
         if self.phase is Phase.EVIDENCE:
             self._after_evidence()
 
@@ -269,7 +235,7 @@ class Call:
         self.grace = self.command.grace if grace is None else grace
         if wait and self.leader and self.record.evidence_at is None:
             self._enter(Phase.EVIDENCE, EVIDENCE_S)
-            self._collect()
+            self.witness.read(self._evidence_complete)
         else:
             self._after_evidence()
 
@@ -287,7 +253,7 @@ class Call:
         self._arm()
 
     def _after_evidence(self) -> None:
-        self._end_collectors()
+        self.witness.stop()
         if self.grace and self.leader and self.record.leader_status is None:
             self._count()
             self.room.terminate()
@@ -296,18 +262,13 @@ class Call:
         else:
             self._kill()
 
-    def _end_collectors(self) -> None:
-        for collector in (self.collector, self.watcher):
-            if collector:
-                collector.stop()
-
     def _kill(self) -> None:
-        if self.phase is Phase.KILLING:
+        if self.phase in (Phase.KILLING, Phase.FILES):
             return
         members = self._count() if self.record.processes == 0 or self.phase is Phase.GRACE else 0
         self.record.escalated = self.phase is Phase.GRACE and members > 0
         self.phase, self.phase_due = Phase.KILLING, None
-        self._end_collectors()
+        self.witness.stop()
         self.record.killed_at = clock.monotonic()
         self.room.kill(self._finish)
 
@@ -327,12 +288,18 @@ class Call:
         elif self.record.status is None and overran:
             self.record.deadline = self.command.deadline
             self.stop(Status.TIMEOUT, limit=self.command.limit, grace=0, wait=False)
-        elif self.record.status is None and self.room.terminating and status == signal.SIGTERM:
+        elif self.record.status is None and self.room.terminating:
             self.decide(Status.CANCELLED, reason="shutdown")  # our signal, for another call; the boundary ends soon
         elif self.record.status is None:
             self._completed(status)
 
     def _completed(self, status: int) -> None:
+        if self.command.output_limit is not None:
+            for pump in self.pumps:
+                while self.record.status is None and pump.read():
+                    pass  # what is still in the pipe counts; exceeding the limit decides in `_output`
+            if self.record.status is not None:
+                return
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         exceeded = self.room.resource_exceeded()
         bounded = any(which == resource.RLIMIT_FSIZE for which, _ in self.room.boundary.applied.rlimits)
@@ -342,7 +309,7 @@ class Call:
             self.decide(Status.RESOURCE_LIMIT, limit=FiredLimit(exceeded, None, "given"))
         else:
             self.decide(Status.SIGNALED if number else Status.COMPLETED)
-        self._end_collectors()
+        self.witness.stop()
         if not self.owns_room:
             self._finish()
             return
@@ -381,12 +348,23 @@ class Call:
             self.leader_fd = -1
 
     def _finish(self) -> None:
+        """All is over but the files named as evidence, which get the same small time as all evidence."""
+        if self.finished or self.phase is Phase.FILES:
+            return
+        self.witness.stop()
+        if self.command.evidence_paths:
+            self._enter(Phase.FILES, EVIDENCE_S)
+            self.witness.read_files(self._close)
+        else:
+            self._close()
+
+    def _close(self) -> None:
         if self.finished:
             return
         self.finished = True
         if self.timer:
             self.timer.cancel()
-        self._end_collectors()
+        self.witness.stop()
         self._release_leader()
         self._close_stdio()
         self.room.listeners.pop(self.number, None)

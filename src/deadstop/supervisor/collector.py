@@ -15,6 +15,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from .. import clock
 from ..boundary import syscalls
 from ..boundary.payload import reset_signals
 from .loop import Loop
@@ -45,6 +46,7 @@ class Collector:
         if self._pid == 0:
             _child(work, write)
         os.close(write)
+        loop.children.add(self._pid)
         loop.watch(self._read, self._readable)
 
     @property
@@ -84,18 +86,10 @@ class Collector:
 
 def _reap(loop: Loop, pid: int) -> None:
     """Collect a killed child without waiting: one stuck in the kernel is asked after again later."""
-    try:
-        done, _ = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
-    if not done:
-        loop.at(_soon(), lambda: _reap(loop, pid))
-
-
-def _soon() -> float:
-    from .. import clock
-
-    return clock.monotonic() + 0.005
+    if os.waitpid(pid, os.WNOHANG)[0]:
+        loop.children.discard(pid)
+    else:
+        loop.at(clock.monotonic() + 0.005, lambda: _reap(loop, pid))
 
 
 def _child(work: Callable[[Callable[[Report], None]], None], write: int) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from ..boundary.cgroup import Hierarchies
 from ..boundary.open import open_boundary, open_fallback
 from ..boundary.payload import set_oom_score_adj
+from ..boundary.reaper import children_of
 from ..model import Command, Place
 from ..results import ToolResult
 from .call import Call
@@ -30,9 +31,10 @@ class Engine:
 
     def __init__(self) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, the kernel would throw statuses away
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # inherited as blocked, it would never wake init
         self.loop = Loop()
         self.hierarchies = Hierarchies()
-        self.children: set[int] = set()
+        self.loop.children |= set(children_of(os.getpid()))  # what this process had before it became a supervisor
         self._numbers = 0
 
     def protect(self) -> None:
@@ -50,7 +52,7 @@ class Engine:
         reopen = None
         if place.isolation == "process":
             reopen = lambda: open_fallback(place, self.hierarchies)  # noqa: E731  (needs the same two names)
-        return Room(self.loop, open_boundary(place, self.hierarchies), self.children, reopen)
+        return Room(self.loop, open_boundary(place, self.hierarchies), reopen)
 
     def start(
         self,

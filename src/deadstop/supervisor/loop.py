@@ -40,6 +40,7 @@ class Loop:
         self._writers: dict[int, Callable[[], object]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = 0
+        self.children: set[int] = set()  # processes of ours that a sweep for orphans must spare, with all below them
         self.gap_s = 0.0  # total time this process did not run when it should have
 
     def watch(self, fd: int, callback: Callable[[], object]) -> None:

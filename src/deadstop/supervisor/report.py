@@ -26,8 +26,6 @@ from .collector import Report
 if TYPE_CHECKING:
     from .call import Call
 
-FILE_TAIL_BYTES = 4096
-FILES_BUDGET_S = 0.02
 RATE_WINDOW_S = 0.5
 
 
@@ -58,6 +56,7 @@ class Record:
     evidence_at: float | None = None
     evidence_s: float = 0.0
     seen: Report = field(default_factory=dict)
+    files: list[Report] = field(default_factory=list)
     _flow: list[tuple[float, int]] = field(default_factory=list)
 
     def flow(self, now: float, size: int) -> None:
@@ -123,6 +122,7 @@ def build(call: Call) -> ToolResult:
         gap_s=round(gap, 3) if gap else None,
         leftover=record.leftover,
         start_errno=record.start_failed[0] if record.start_failed else None,
+        error_type="BoundaryUnavailable" if record.setup_failed else None,
         error_message=_problem(record),
     )
 
@@ -171,7 +171,7 @@ def _receipt(call: Call) -> Receipt | None:
 
 def _evidence(call: Call) -> Evidence | None:
     record = call.record
-    files = _file_tails(record.command.evidence_paths)
+    files = tuple(FileTail(**file) for file in record.files)
     if record.status in (Status.COMPLETED, Status.SIGNALED, Status.ERROR):
         diagnosis = _answered_by_end_of_input(call)
         return Evidence(diagnosis=diagnosis, files=files) if diagnosis or files else None
@@ -257,29 +257,3 @@ def _environment(call: Call) -> str:
     if record.status in (Status.COMPLETED, Status.SIGNALED):
         return "nothing is left running; files it wrote remain"
     return "the process tree was destroyed; files it wrote remain"
-
-
-def _file_tails(paths: tuple[str, ...]) -> tuple[FileTail, ...]:
-    end = clock.monotonic() + FILES_BUDGET_S
-    return tuple(_file_tail(path, end) for path in paths)
-
-
-def _file_tail(path: str, end: float) -> FileTail:
-    """The end of a regular file. Nothing that could block is opened: no pipes, no devices."""
-    if clock.monotonic() > end:
-        return FileTail(path, error="not read: the time for evidence was over")
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except OSError as problem:
-        return FileTail(path, error=problem.strerror)
-    try:
-        facts = os.fstat(fd)
-        if facts.st_mode & 0o170000 != 0o100000:
-            return FileTail(path, error="not a regular file")
-        start = max(0, facts.st_size - FILE_TAIL_BYTES)
-        text = os.pread(fd, FILE_TAIL_BYTES, start).decode("utf-8", "replace")
-        return FileTail(path, text, facts.st_size, truncated=start > 0)
-    except OSError as problem:
-        return FileTail(path, error=problem.strerror)
-    finally:
-        os.close(fd)

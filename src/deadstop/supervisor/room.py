@@ -16,22 +16,21 @@ from ..boundary import reaper
 from ..boundary.base import Boundary, Gone
 from ..boundary.cgroup import read
 from ..boundary.sandbox import SandboxBoundary
-from ..boundary.subreaper import SubreaperBoundary, adopted
+from ..boundary.subreaper import SubreaperBoundary
 from ..results import Unkillable
 from .loop import Loop, Timer
 
 PROOF_S = 5.0  # how long a kill may take before we say that it could not be shown
 RELEASE_EVERY_S, RELEASE_TRIES = 0.002, 250
+SWEEP_EVERY_S = 0.001
 REAPER_S = 2.0  # how long a reaper without a namespace may take before the supervisor does its work
 
 
 class Room:
     """One boundary and who is in it. `on_message` and `on_gone` are set by the engine."""
 
-    def __init__(
-        self, loop: Loop, boundary: Boundary, children: set[int], reopen: Callable[[], Boundary] | None
-    ) -> None:
-        self.loop, self.boundary, self.children, self._reopen = loop, boundary, children, reopen
+    def __init__(self, loop: Loop, boundary: Boundary, reopen: Callable[[], Boundary] | None) -> None:
+        self.loop, self.boundary, self._reopen = loop, boundary, reopen
         self.listeners: dict[int, Callable[[tuple[object, ...], list[int]], None]] = {}
         self.waiting: list[Callable[[], None]] = []
         self.ready = False
@@ -42,13 +41,14 @@ class Room:
         self.gone: Gone | None = None
         self.unkillable: tuple[Unkillable, ...] = ()
         self.remarks: list[str] = []
+        self._memory_kills = 0
         self.exited = False  # the boundary's first process was collected
         self.released = False  # nothing of the boundary is left on this host, or it was given up on
         self._bound: Timer | None = None
         self._attach()
 
     def _attach(self) -> None:
-        self.children.add(self.boundary.pid)
+        self.loop.children.add(self.boundary.pid)
         self.remarks = [*self.boundary.applied.degraded, *self.boundary.weaker]
         self.loop.watch(self.boundary.lifeline.fileno(), self.receive)
         self.loop.watch(self.boundary.exit_fd, self._exited)
@@ -118,13 +118,13 @@ class Room:
         late = self.ended
         gone = self.boundary.collect()
         self.exited = True
-        self.children.discard(self.boundary.pid)
-        if self.failed and self._reopen and not late:
+        self.loop.children.discard(self.boundary.pid)
+        if self.failed and self._reopen and not late and self.kill_at is None:
             self._replace()
             return
         if gone.proof == "none" and isinstance(self.boundary, SubreaperBoundary):
-            gone = self._drain_orphans()
-        if late:
+            self._sweep_orphans(clock.monotonic() + PROOF_S)
+        elif late:
             self._clear(self.boundary)
         else:
             self._settle(gone)
@@ -137,15 +137,17 @@ class Room:
         self.boundary, self._reopen, self.failed, self.exited = self._reopen(), None, None, False
         self._attach()
 
-    def _drain_orphans(self) -> Gone:
-        """The reaper was killed: what it held came to us. Nothing else that is not known can be a child of ours."""
-        if not adopted(frozenset(self.children)):
-            return Gone("scan", 0)
-        if reaper.drain(seconds=REAPER_S, spare=frozenset(self.children)):
-            return Gone("scan", 0)
-        left = adopted(frozenset(self.children))
-        self.unkillable = tuple(_stuck(left))
-        return Gone("none", len(left))
+    def _sweep_orphans(self, end: float) -> None:
+        """The reaper was killed: what it held came to us. Whatever is no known child is swept, a pass at a time."""
+        known = frozenset(self.loop.children)
+        if reaper.sweep(known):
+            self._settle(Gone("scan", 0))
+        elif clock.monotonic() < end:
+            self.loop.at(clock.monotonic() + SWEEP_EVERY_S, lambda: self._sweep_orphans(end))
+        else:
+            left = [pid for pid in reaper.children_of(os.getpid()) if pid not in known]
+            self.unkillable = tuple(_stuck(left))
+            self._settle(Gone("none", len(left)))
 
     def _settle(self, gone: Gone) -> None:
         if self._bound:
@@ -176,8 +178,10 @@ class Room:
     def resource_exceeded(self) -> str | None:
         """The ceiling that was hit: memory (a member was killed for it) or disk (the private files are full)."""
         group = self.boundary.group
-        if not self.ended and group and "memory" in group.enforced and group.out_of_memory_kills():
-            return "memory"
+        if not self.ended and group and "memory" in group.enforced:
+            kills, self._memory_kills = self._memory_kills, group.out_of_memory_kills()
+            if self._memory_kills > kills:  # one for each: a kept boundary's next command is not to blame
+                return "memory"
         if isinstance(self.boundary, SandboxBoundary) and self.boundary.disk_full():
             return "disk"
         return None

@@ -73,6 +73,8 @@ class Peer:
                 self.call.stop(Status.CANCELLED, reason=body.decode() or "caller")
             elif kind == wire.HURRY and self.call:
                 self.call.hurry()
+            elif kind == wire.PING:
+                self.send(wire.frame(wire.PONG))
             elif kind == wire.KILL and self.room:
                 self.room.kill(self._room_gone)
         except DeadstopError as problem:
@@ -167,11 +169,11 @@ class Peer:
                 del self._pending[: self.channel.send(self._pending[: 1 << 18])]
         except BlockingIOError:
             self.loop.watch_writable(self.channel.fileno(), self._flush)
-            return
         except OSError:
             self._pending.clear()
-        self.loop.unwatch_writable(self.channel.fileno())
-        if was_full and self.call:
+        if not self._pending:
+            self.loop.unwatch_writable(self.channel.fileno())
+        if was_full and len(self._pending) < SEND_BUFFER and self.call:
             self.call.resume_output()
 
     # -- as a sink ---------------------------------------------------------------------------------------------------
