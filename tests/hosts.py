@@ -132,7 +132,7 @@ class Host:
         return found
 
     def no_survivors(self, within: float = 0.0) -> None:
-        """Assert that nothing is left; `within` bounds the wait where an end is not synchronous (a killed supervisor)."""
+        """Assert that nothing is left; `within` bounds the wait where an end is not synchronous."""
         end = time.monotonic() + within
         while (left := self.survivors()) and time.monotonic() < end:
             time.sleep(0.002)
@@ -176,6 +176,7 @@ def make(name: str) -> Host | str:
     folder = Path(tempfile.mkdtemp(prefix="deadstop-test-"))
     source = folder / "src"
     shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run([python, "-m", "compileall", "-q", str(source)], check=True, timeout=60)  # not once per start
     home = folder / "home"
     home.mkdir()
     if os.geteuid() == 0:

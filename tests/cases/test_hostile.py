@@ -206,6 +206,7 @@ import os, time
 for _ in range(60):
     if os.fork() == 0:
         os._exit(0)
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
 print("done", flush=True)
 time.sleep(%s)
 """

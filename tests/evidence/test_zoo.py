@@ -14,7 +14,9 @@ QUIET_AT_A_TIME, BUSY_AT_A_TIME = 12, 3
 def ground(request):
     """The cases under way; only those that were selected are ever started."""
     chosen = [
-        item.callspec.params["case"] for item in request.session.items if "case" in getattr(item, "fixturenames", ())
+        item.callspec.params["case"]
+        for item in request.session.items
+        if getattr(item, "module", None) is request.module and "case" in item.fixturenames
     ]
 
     def batch_of(case: Zoo) -> list[Zoo]:

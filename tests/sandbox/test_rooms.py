@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from deadstop.boundary.policy import _PROC_FILES, _PROC_FOLDERS, BASE_ENVIRONMENT
+from deadstop.boundary.covers import FILES, FOLDERS
+from deadstop.boundary.policy import BASE_ENVIRONMENT
 from deadstop.boundary.sandbox import FIRST_HOST_UID, HOST_UIDS
 from hosts import MARK, Host
 
@@ -306,7 +307,7 @@ for name in json.loads(sys.argv[1]):
     except OSError as error: told[name] = type(error).__name__
 print(json.dumps(told))
 """
-    names = [*_PROC_FILES.split(), "pagetypeinfo", "sysrq-trigger", "tty/driver", "sys/kernel/cad_pid"]
+    names = [*FILES.split(), "pagetypeinfo", "sysrq-trigger", "tty/driver", "sys/kernel/cad_pid"]
     told = json.loads(python(namespace_host, code, json.dumps(names)))
     addresses = {line.split()[0].strip("0") for line in told.pop("kallsyms").splitlines() if " " in line}
     assert addresses <= {""}
@@ -319,7 +320,7 @@ def test_kernel_folders_are_empty(namespace_host: Host) -> None:
 import json, os, sys
 print(json.dumps({name: os.listdir("/proc/" + name) for name in sys.argv[1:] if os.path.exists("/proc/" + name)}))
 """
-    names = _PROC_FOLDERS.split()
+    names = FOLDERS.split()
     listed = json.loads(python(namespace_host, code, *names))
     assert set(listed) == {name for name in names if os.path.isdir(f"/proc/{name}")}
     assert not any(listed.values()), listed

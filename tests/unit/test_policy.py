@@ -22,7 +22,7 @@ SWITCHES = {
     "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--unshare-net",
     "--disable-userns", "--new-session", "--clearenv",
 }  # fmt: skip
-ROOMS = Rooms(home="/r/home", tmp="/r/tmp", shm="/r/shm", run="/r/run", etc="/r/etc", empty="/r/empty")
+ROOMS = Rooms(home="/r/home", tmp="/r/tmp", shm="/r/shm", run="/r/run", etc="/r/etc")
 
 Operation = tuple[str, ...]
 
@@ -129,22 +129,6 @@ def test_a_host_without_merged_usr_gets_binds_and_a_merged_one_links(tmp_path: P
     assert ("--ro-bind", f"{tmp_path}/bin", "/bin") in given
     assert ("--symlink", "usr/lib", "/lib") in given
     assert len(given) == 3
-
-
-def test_proc_files_are_covered_where_others_may_read_them(tmp_path: Path) -> None:
-    for name, mode in (("cmdline", 0o444), ("kallsyms", 0o444), ("kmsg", 0o400), ("uptime", 0o444)):
-        (tmp_path / name).touch()
-        (tmp_path / name).chmod(mode)
-    for name in ("acpi", "self"):
-        (tmp_path / name).mkdir()
-    given = operations(policy._proc(str(tmp_path), "/r/empty"))
-    assert given[0] == ("--proc", "/proc")
-    assert set(given[1:]) == {
-        ("--ro-bind", "/dev/null", "/proc/cmdline"),
-        ("--ro-bind", "/dev/null", "/proc/kallsyms"),
-        ("--ro-bind", "/r/empty", "/proc/acpi"),
-        ("--ro-bind", "/proc/sys", "/proc/sys"),
-    }
 
 
 def test_the_environment_names_only_the_sandbox() -> None:

@@ -40,8 +40,8 @@ def prepared(argv: Any = ("true",), **options: Any) -> Prepared:
 
 # -- bad values --------------------------------------------------------------------------------------------------------
 
-NO_LIMITS = [0, -1, -0.5, float("nan"), float("inf"), float("-inf"), True, False, "5", "5s", b"5", [], {}, 1j, object()]
-NO_COUNTS = [0, -1, 1.5, 2.0, float("nan"), float("inf"), True, False, "5", "1G", b"5", [], object()]
+NO_LIMITS = [0, -1, -0.5, float("nan"), float("inf"), float("-inf"), True, False, "5", "5s", b"5", [], {}, 1j, object]
+NO_COUNTS = [0, -1, 1.5, 2.0, float("nan"), float("inf"), True, False, "5", "1G", b"5", [], object]
 
 
 @pytest.mark.parametrize("bad", NO_LIMITS, ids=repr)

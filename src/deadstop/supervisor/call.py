@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .room import Room
 
 EVIDENCE_S = 0.08  # evidence begins this long before a time limit, and an unforeseen end waits this long for it
+PREPARE_S = 1.0  # what reading evidence needs is loaded this long before a time limit
 TICK_S = 0.05  # how often the counters of memory and disk are looked at
 STATUS_LOST_S = 0.5  # how long after the first process ended its exit status may take to be reported
 
@@ -64,6 +65,7 @@ class Call:
         self.finished = False
         self.output_over = False
         self.timer: Timer | None = None
+        self.preparing: Timer | None = None
         self.pumps = [Pump(loop, source, command.tail, sink, self._output) for source in sources]
         room.listeners[number] = self._message
         if room.ready:
@@ -113,6 +115,9 @@ class Call:
         self.leader = _pid_of(self.leader_fd)
         self.record.spawned = clock.monotonic()
         self.loop.watch(self.leader_fd, self._leader_gone)
+        due = min(self._time_limits(), default=None)
+        if due is not None:
+            self.preparing = self.loop.at(due - PREPARE_S, self.witness.prepare)
         if self.command.on_input_wait == "kill" or self.command.stdin != "null":
             self.witness.watch_input(self._input_report)
 
@@ -362,8 +367,9 @@ class Call:
         if self.finished:
             return
         self.finished = True
-        if self.timer:
-            self.timer.cancel()
+        for timer in (self.timer, self.preparing):
+            if timer:
+                timer.cancel()
         self.witness.stop()
         self._release_leader()
         self._close_stdio()

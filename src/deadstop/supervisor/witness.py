@@ -7,6 +7,7 @@ itself does not pay for it.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,10 @@ class Witness:
         self.call = call
         self._reader: Collector | None = None
         self._watcher: Collector | None = None
+
+    def prepare(self) -> None:
+        """Load what reading needs, while there is time: on a slow machine it takes longer than the evidence may."""
+        importlib.import_module("deadstop.boundary.evidence")
 
     def read(self, complete: Callable[[], None]) -> None:
         """Begin to read evidence; `complete` is called if it comes to an end before it is stopped."""
