@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Covers for what a sandbox's /proc would tell of the host and its kernel.
 
-Put on by the agent, when it is inside and no payload exists: bubblewrap would read the list of all mounts for each one.
+Put on by its pid 1, when it is inside and no payload exists: bubblewrap would read the list of all mounts for each one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ FOLDERS = "acpi asound bus driver fs irq scsi sysvipc"
 
 def cover_proc() -> None:
     """Needs the right to mount in the sandbox's mount namespace. Raises OSError: an uncovered sandbox is not opened."""
+    read_only = syscalls.MS_BIND | syscalls.MS_REMOUNT | syscalls.MS_RDONLY
+    syscalls.mount("/proc/sys", "/proc/sys", None, syscalls.MS_BIND)
+    syscalls.mount("none", "/proc/sys", None, read_only | syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
     sealed = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC | syscalls.MS_RDONLY
     for name in FILES.split():
         if _readable(f"/proc/{name}"):

@@ -13,8 +13,8 @@ from ..results import LimitReport
 from .cgroup import Group, Hierarchies
 
 MIB = 1 << 20
-# Helpers of ours that live in the same group as the payload: init, and in a sandbox bwrap twice, the holder, the agent.
-HELPERS = {"process": 1, "sandbox": 5}
+# Helpers of ours that live in the same group as the payload: init, and in a sandbox bwrap twice, holder, agent, pid 1.
+HELPERS = {"process": 1, "sandbox": 6}
 
 
 DEFAULTS = {

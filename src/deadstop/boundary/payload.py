@@ -52,17 +52,16 @@ def start(
     error_fd: int,
     *,
     enter: Callable[[], None] = _nothing,
-    confine: Callable[[], None] = _nothing,
 ) -> NoReturn:
     """Become the command that `spec` holds. `stdio` is stdin, stdout, stderr and, if it names no path, its folder.
 
-    `enter` is the first step, `confine` the last. What fails before the new program runs is reported through `error_fd`
+    `enter` is the first step. What fails before the new program runs is reported through `error_fd`
     as marshal data (errno, step).
     """
     step = "start"
     try:
         command: Request = marshal.loads(os.pread(spec, os.fstat(spec).st_size, 0))
-        for name, action in [("enter", enter), *_steps(command, stdio, error_fd), ("confine", confine)]:
+        for name, action in [("enter", enter), *_steps(command, stdio, error_fd)]:
             step = name
             action()
         step = "exec"

@@ -74,7 +74,7 @@ def bwrap_arguments(
     """
     arguments = _namespaces(net, uid)
     arguments += _system("/")
-    arguments += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
+    arguments += ["--proc", "/proc"]  # for bubblewrap; the payload gets one of its own
     arguments += ["--dev", "/dev", "--bind", rooms.shm, "/dev/shm", "--remount-ro", "/dev"]
     arguments += ["--ro-bind", rooms.etc, "/etc", "--bind", rooms.run, "/run"]
     arguments += ["--perms", "0755", "--dir", "/home", "--perms", "0755", "--dir", "/var"]

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `sandbox` boundary: the kill of `process`, and inside it a room that bubblewrap builds.
 
-Two pid namespaces, one in the other. The outer one is a `process` boundary: its pid 1 is our forked init, and ending
-that init ends everything, bubblewrap included. The inner one is bubblewrap's, with its own small reaper as pid 1, so
-that a payload cannot even name our init. bubblewrap makes namespaces and mounts and then holds them open with `cat`
-on a pipe of ours; the byte that `cat` passes on tells that the room is ready.
+The outermost pid namespace is a `process` boundary: its pid 1 is our forked init, and ending that init ends
+everything, bubblewrap included. bubblewrap makes the other namespaces and the mounts and then holds them open with
+`cat` on a pipe of ours; the byte that `cat` passes on tells that the room is ready.
 
-The payload is not bubblewrap's child. A forked agent joins the room from outside, gives up everything, and forks each
-command as a sibling of itself, so that init is its parent: exact wait statuses (bubblewrap folds a signal into an
-exit code), commands can be added later, and no second interpreter has to start (15 ms). Joining brings no seccomp
-filter along, so each child applies it to itself last, before its exec.
+The payload is not bubblewrap's child. A forked agent (agent.py) joins the room from outside, gives up everything, and
+forks each command as a sibling of itself, so that init is its parent: exact wait statuses (bubblewrap folds a signal
+into an exit code), commands can be added later, and no second interpreter has to start (15 ms). The commands live in a
+pid namespace of their own, in which they can name neither our init nor bubblewrap nor the holder.
 
-As root every sandbox gets a host user of its own, and bound folders are mounted with their owner mapped to it, so
-that a project that belongs to root can be worked on without being root.
+As root every sandbox gets a host user of its own, and bound folders are mounted with their owner mapped to it, so that
+a project that belongs to root can be worked on without being root.
 """
 
 from __future__ import annotations
@@ -26,11 +25,10 @@ import socket
 import stat
 from typing import NoReturn
 
-from .. import wire
 from ..errors import BoundaryUnavailable
 from . import etc, payload, seccomp, syscalls
-from .covers import cover_proc
-from .init import SetUpFailed, seal
+from .agent import be_agent, become
+from .init import SetUpFailed
 from .limits import Applied
 from .policy import Bind, Rooms, bwrap_arguments
 from .process import ProcessBoundary, mount_own_proc
@@ -45,7 +43,6 @@ FIRST_HOST_UID, HOST_UIDS = 1_879_048_192, 65_536
 UID_LOCKS = "/run/deadstop/uids"
 # Where the private files are mounted, in a mount namespace of ours: any folder that nothing needs to be bound from.
 STAGING_PLACES = ("/mnt", "/media", "/srv", "/dev/shm", "/opt")
-_NAMESPACES = ("mnt", "net", "ipc", "uts", "cgroup", "pid")
 
 
 class SandboxBoundary(ProcessBoundary):
@@ -106,8 +103,12 @@ class SandboxBoundary(ProcessBoundary):
         self._limit_inotify()
         remarks, binds = self._stage()
         syscalls.hide_from_peers()
+        self._agent = self._start_agent()  # its fork takes place while bubblewrap is at work
         holder = self._start_room(binds)
-        self._agent = self._start_agent(holder)
+        self._agent.send(str(holder).encode())
+        if (said := self._agent.recv(256)) != b"joined":
+            text = said.decode("utf-8", "replace")
+            raise SetUpFailed(errno.EPERM, f"the agent could not join the sandbox: {text}")
         disk = os.open(self.staging, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         return {"own_proc": True, "degraded": remarks}, [disk]
 
@@ -199,7 +200,7 @@ class SandboxBoundary(ProcessBoundary):
             for target, fd in enumerate(stdio):
                 os.dup2(fd, target, inheritable=True)
             if self.uid == 0:
-                _become(self.inside_host_uid)
+                become(self.inside_host_uid)
             syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
             os.execve(self.program, ["bwrap", "--args", str(listed), "--", HOLDER], {})
         except BaseException as problem:
@@ -207,48 +208,13 @@ class SandboxBoundary(ProcessBoundary):
         finally:
             os._exit(126)
 
-    def _start_agent(self, holder: int) -> socket.socket:
+    def _start_agent(self) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         pid = os.fork()
         if pid == 0:
-            self._be_agent(theirs, holder)
+            be_agent(theirs, self.inside_host_uid if self.uid == 0 else None, self.filters)
         theirs.close()
-        if ours.recv(16) != b"joined":
-            raise SetUpFailed(errno.EPERM, "the agent could not join the sandbox")
         return ours
-
-    def _be_agent(self, orders: socket.socket, holder: int) -> NoReturn:
-        try:
-            namespaces = {name: os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY) for name in (*_NAMESPACES, "user")}
-            shared = {name for name, fd in namespaces.items() if _is_own(name, fd)}  # the network, with --net
-            if self.uid == 0:
-                _become(self.inside_host_uid)
-            owner = fcntl.ioctl(namespaces["mnt"], syscalls.NS_GET_USERNS)
-            syscalls.setns(owner)  # bubblewrap's outer user namespace owns the others; the payload's lies inside it
-            for name in _NAMESPACES:
-                if name not in shared:
-                    syscalls.setns(namespaces[name])
-            cover_proc()
-            syscalls.setns(namespaces["user"])
-            syscalls.drop_capabilities(bounding=True)
-            seal(orders.fileno(), "deadstop-agent", set())
-            orders.send(b"joined")
-            while True:
-                self._fork_one(orders)
-        finally:
-            os._exit(125)
-
-    def _fork_one(self, orders: socket.socket) -> None:
-        word, fds = wire.receive_fds(orders, 16, 8)
-        if not word:
-            os._exit(0)
-        spec, error_fd, stdio = fds[0], fds[1], fds[2:]
-        pid, _ = syscalls.clone3(syscalls.CLONE_PARENT)
-        if pid == 0:
-            payload.start(spec, stdio, error_fd, confine=lambda: seccomp.apply(self.filters))
-        for fd in fds:
-            os.close(fd)
-        orders.send(marshal.dumps(pid))
 
     def _spawn_inside(self, spec: int, stdio: list[int], error_fd: int) -> int:
         socket.send_fds(self._agent, [b"fork"], [spec, error_fd, *stdio])
@@ -293,16 +259,6 @@ def _memory_file(data: bytes) -> int:
     os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
-
-
-def _is_own(name: str, fd: int) -> bool:
-    return os.path.samestat(os.fstat(fd), os.stat(f"/proc/self/ns/{name}"))
-
-
-def _become(uid: int) -> None:
-    os.setgroups([])
-    os.setresgid(uid, uid, uid)
-    os.setresuid(uid, uid, uid)
 
 
 def _owner_map(uid: int, gid: int, inside: int) -> int:

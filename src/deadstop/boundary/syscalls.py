@@ -26,6 +26,7 @@ PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 24, 36, 38
 
 NS_GET_USERNS = 0xB701
 
+_CLONE = {"x86_64": 56, "aarch64": 220}
 _MOVE_MOUNT, _OPEN_TREE, _CLONE3, _CLOSE_RANGE, _MOUNT_SETATTR = 429, 428, 435, 436, 442
 _OPENAT2, _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS = 437, 2, 4
 _AT_EMPTY_PATH, _AT_RECURSIVE = 0x1000, 0x8000
@@ -47,28 +48,33 @@ def clone3(flags: int, *, cgroup_fd: int = -1) -> tuple[int, int]:
     """Fork with namespaces: (0, -1) in the child, (pid, pidfd) in the parent.
 
     Only for single-threaded callers. With `cgroup_fd` (a cgroup v2 folder) the child is born inside that group, so that
-    nothing it forks can be outside. With CLONE_PARENT there is no pidfd and the caller's parent is the child's.
+    nothing it forks can be outside.
     """
     pidfd = ctypes.c_int(-1)
-    sibling = bool(flags & CLONE_PARENT)
-    if not sibling:
-        flags |= CLONE_PIDFD
-    if cgroup_fd >= 0:
-        flags |= CLONE_INTO_CGROUP
-    exit_signal = 0 if sibling else signal.SIGCHLD
-    arguments = (ctypes.c_uint64 * 11)(
-        flags, 0 if sibling else ctypes.addressof(pidfd), 0, 0, exit_signal, 0, 0, 0, 0, 0, max(cgroup_fd, 0)
-    )  # fmt: skip
+    flags |= CLONE_PIDFD | (CLONE_INTO_CGROUP if cgroup_fd >= 0 else 0)
+    where = ctypes.addressof(pidfd)
+    arguments = (ctypes.c_uint64 * 11)(flags, where, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, max(cgroup_fd, 0))
+    return _fork(ctypes.c_long(_CLONE3), arguments, ctypes.c_size_t(88)), pidfd.value
+
+
+def fork_sibling() -> int:
+    """Fork a child of this process's parent. By the older call, which a sandbox's filter lets through."""
+    number = _CLONE[os.uname().machine]
+    return _fork(ctypes.c_long(number), ctypes.c_ulong(CLONE_PARENT | signal.SIGCHLD), 0, 0, 0, 0)
+
+
+def _fork(*call: object) -> int:
+    """0 in the child, which the interpreter is told of, as by os.fork."""
     ctypes.pythonapi.PyOS_BeforeFork()
-    pid = _libc.syscall(ctypes.c_long(_CLONE3), arguments, ctypes.c_size_t(88))
+    pid: int = _libc.syscall(*call)
     number = ctypes.get_errno()
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
-        return 0, -1
+        return 0
     ctypes.pythonapi.PyOS_AfterFork_Parent()
     if pid < 0:
-        raise OSError(number, os.strerror(number), "clone3")
-    return pid, pidfd.value
+        raise OSError(number, os.strerror(number), "clone")
+    return pid
 
 
 def close_all_except(keep: set[int]) -> None:
@@ -128,6 +134,15 @@ def open_without_links(path: str) -> int:
 
 def setns(fd: int) -> None:
     _check(_libc.setns(fd, 0), "setns")
+
+
+def erase_own_arguments() -> None:
+    """Empty this process's command line and environment, as /proc shows them: a fork of ours has its caller's."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b") ")[2].split()
+    for start, end in ((int(fields[45]), int(fields[46])), (int(fields[47]), int(fields[48]))):
+        if 0 < start < end:
+            ctypes.memset(start, 0, end - start)
 
 
 def clone_mount(path: str) -> int:

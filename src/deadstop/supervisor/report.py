@@ -152,7 +152,16 @@ def _receipt(call: Call) -> Receipt | None:
     """Null where nothing had to be killed."""
     record, room = call.record, call.room
     by_itself = record.status in (Status.COMPLETED, Status.SIGNALED) and not record.leftover
-    if by_itself or room.gone is None or room.gone_at is None or record.status is Status.ERROR:
+    if (
+        by_itself
+        or room.gone is None
+        or room.gone_at is None
+        or record.status
+        in (
+            Status.ERROR,
+            Status.REFUSED,
+        )
+    ):
         return None
     kill_at = room.kill_at if room.kill_at is not None else room.gone_at
     late = None if record.deadline is None else (room.gone_at - record.deadline) * 1000
