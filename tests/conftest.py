@@ -37,9 +37,7 @@ def host(request: pytest.FixtureRequest, _made_hosts: dict[str, hosts.Host | str
 
 
 @pytest.fixture(params=[name for name in hosts.available() if "no-userns" not in name])
-def namespace_host(
-    request: pytest.FixtureRequest, _made_hosts: dict[str, hosts.Host | str]
-) -> Iterator[hosts.Host]:
+def namespace_host(request: pytest.FixtureRequest, _made_hosts: dict[str, hosts.Host | str]) -> Iterator[hosts.Host]:
     """The hosts that give namespaces: root and an ordinary user. For the sandbox level."""
     yield from _get(_made_hosts, request.param)
 

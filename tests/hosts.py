@@ -67,9 +67,7 @@ class Host:
         options.setdefault("cwd", self.folder)
         return subprocess.Popen(list(words), env=self.environment(**(env or {})), **options)
 
-    def start(
-        self, *words: str, env: dict[str, str] | None = None, **options: Any
-    ) -> subprocess.Popen[bytes]:
+    def start(self, *words: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
         """Start `deadstop` with these words."""
         return self.popen([self.python, "-m", "deadstop", *words], env=env, **options)
 
@@ -122,10 +120,7 @@ class Host:
                 state = Path(f"/proc/{name}/stat").read_bytes().rpartition(b") ")[2][:1]
                 if wanted in environ.split(b"\0") and state != b"Z":
                     found.append(
-                        Path(f"/proc/{name}/cmdline")
-                        .read_bytes()
-                        .replace(b"\0", b" ")
-                        .decode("utf-8", "replace")
+                        Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
                     )
             except OSError:
                 continue
@@ -144,9 +139,7 @@ def _python_for(uid: int) -> str | None:
     for candidate in dict.fromkeys([sys.executable, "/usr/bin/python3", shutil.which("python3") or ""]):
         if not candidate:
             continue
-        options: dict[str, Any] = (
-            {"user": uid, "group": uid, "extra_groups": []} if os.geteuid() == 0 and uid else {}
-        )
+        options: dict[str, Any] = {"user": uid, "group": uid, "extra_groups": []} if os.geteuid() == 0 and uid else {}
         check = [candidate, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
         try:
             if subprocess.run(check, capture_output=True, timeout=20, cwd="/", **options).returncode == 0:

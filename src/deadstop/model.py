@@ -75,7 +75,7 @@ class Command:
     umask: int = 0o022
     nice: int = 0
     oom_score_adj: int = 0
-    open_files: int = 1024  # the caller's soft RLIMIT_NOFILE: the supervisor's own is higher
+    open_files: tuple[int, int] = (1024, 4096)  # the caller's RLIMIT_NOFILE: the supervisor raises its own
     stream: bool = False
     notes: tuple[str, ...] = field(default=())  # what the result should say in `degraded`
 

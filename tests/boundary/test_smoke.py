@@ -11,9 +11,7 @@ def test_a_command_completes(host: Host) -> None:
 
 
 def test_a_hanging_command_is_killed_with_a_receipt(host: Host) -> None:
-    result = host.run(
-        "--timeout", "1", "--", "bash", "-c", "setsid sleep 41 & trap '' TERM; sleep 42 & wait; sleep 43"
-    )
+    result = host.run("--timeout", "1", "--", "bash", "-c", "setsid sleep 41 & trap '' TERM; sleep 42 & wait; sleep 43")
     assert result["status"] == "timeout"
     assert result["receipt"]["survivors"] == 0
     assert result["receipt"]["proof"] == host.proof

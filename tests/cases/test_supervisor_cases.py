@@ -259,6 +259,7 @@ def test_72_a_clean_up_with_a_limit_of_its_own_does_not_delay_the_outer_end(host
 @pytest.mark.parametrize(
     "payload", ["sleep 30", "trap '' TERM; echo; while :; do sleep 0.1; done"], ids=["sleep", "stubborn"]
 )
+@pytest.mark.alone
 def test_73_after_a_stop_of_the_supervisor_the_overdue_call_is_killed_at_once(
     host: hosts.Host, isolation: str, payload: str
 ) -> None:
@@ -329,6 +330,7 @@ def test_76_a_kill_never_reaches_the_group_of_the_host(host: hosts.Host, isolati
 
 
 @on(EVERYWHERE)
+@pytest.mark.alone
 def test_83_the_limit_is_kept_under_full_load(host: hosts.Host, isolation: str) -> None:
     spin = ["timeout", "-s", "KILL", "6", "sh", "-c", "while :; do :; done"]
     spinners = [host.popen(spin, stdin=subprocess.DEVNULL, start_new_session=True) for _ in range(os.cpu_count() or 2)]

@@ -38,6 +38,7 @@ def test_the_inner_one_ends_before_the_outer_limit_with_its_own_receipt(host: Ho
     assert inner["call_id"] != outer["call_id"]
 
 
+@pytest.mark.alone
 def test_a_long_grace_of_the_inner_one_does_not_outlast_the_outer(host: Host) -> None:
     hostile = "trap '' TERM; sleep 50 & wait; while :; do sleep 1; done"
     outer, inner = _nest(host, "--timeout", "60", "--grace", "30s", "--", "bash", "-c", hostile)

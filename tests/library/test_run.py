@@ -31,7 +31,8 @@ def test_a_command_completes(host: Host) -> None:
         ok = run(["true"])
         tell(status=r.status, code=r.exit_code, out=r.stdout.tail, err=r.stderr.tail, tool=r.tool, id=r.call_id,
              ok=[r.ok, ok.ok], receipt=r.receipt is None, limit=r.limit is None, duration=r.duration_s,
-             text=run(["echo", "hello"]).unwrap(), json=r.to_dict() == deadstop.ToolResult.from_dict(r.to_dict()).to_dict())
+             text=run(["echo", "hello"]).unwrap(),
+             json=r.to_dict() == deadstop.ToolResult.from_dict(r.to_dict()).to_dict())
         """,
     )
     assert (got["status"], got["code"], got["out"], got["err"]) == ("completed", 3, "out\n", "err\n")
@@ -45,9 +46,11 @@ def test_a_command_that_hangs_is_gone_when_run_returns(host: Host) -> None:
         host,
         """
         began = time.monotonic()
-        r = run(["bash", "-c", "trap '' TERM; setsid sleep 30 & (sleep 30 &) ; sleep 30 & echo up; while :; do wait; done"],
+        r = run(["bash", "-c",
+            "trap '' TERM; setsid sleep 30 & (sleep 30 &) ; sleep 30 & echo up; while :; do wait; done"],
                 timeout=0.5, grace=0.1, env=MARKED)
-        tell(took=time.monotonic() - began, left=marked(), status=r.status, limit=[r.limit.which, r.limit.seconds, r.limit.source],
+        tell(took=time.monotonic() - began, left=marked(), status=r.status,
+             limit=[r.limit.which, r.limit.seconds, r.limit.source],
              proof=r.receipt.proof, survivors=r.receipt.survivors, out=r.stdout.tail, processes=r.receipt.processes)
         """,
     )
@@ -80,7 +83,8 @@ def test_check_raises_the_error_of_each_end(host: Host) -> None:
                 told[name] = repr(run(argv, check=True, **options))
             except deadstop.ToolError as problem:
                 r = problem.result
-                told[name] = [type(problem).__name__, r.status, isinstance(problem, TimeoutError), str(problem).count("\\n")]
+                told[name] = [type(problem).__name__, r.status, isinstance(problem, TimeoutError),
+                    str(problem).count("\\n")]
         try:
             with deadstop.deadline(0.001):
                 time.sleep(0.01)
@@ -222,8 +226,8 @@ def test_a_pipe_on_stdin() -> None:
 def test_what_cannot_be_stdin_is_refused_at_once(bad: object) -> None:
     began = time.monotonic()
     with pytest.raises(UsageError, match="stdin") as caught:
-        run(["cat"], stdin=bad, timeout=1, grace=0)  # type: ignore[arg-type]
-    assert time.monotonic() - began < 0.5
+        run(["cat"], stdin=bad, timeout=10, grace=0)  # type: ignore[arg-type]
+    assert time.monotonic() - began < 3
     assert repr(bad)[:20] in str(caught.value)
 
 
@@ -390,7 +394,7 @@ def test_keyboard_interrupt_in_the_middle_leaves_nothing(host: Host, way: str) -
                     timeout=20, env=MARKED)
         except KeyboardInterrupt:
             raised, took = "KeyboardInterrupt", time.monotonic() - began
-        until(lambda: not marked(), within=0.5)
+        until(lambda: not marked(), within=2)
         tell(raised=raised, took=took, next=run(["echo", "next"]).stdout.tail)
         """,
         way,
@@ -439,7 +443,7 @@ def test_the_command_finds_what_its_caller_has(host: Host) -> None:
         facts = {FACTS!r}
         r = run([sys.executable, "-I", "-c", facts], pids=None)
         assert r.ok, r.stderr.tail
-        signals = run(["grep", "-E", "^Sig(Ign|Blk|Cgt)", "/proc/self/status"]).stdout.tail.split()[1::2]
+        signals = run(["grep", "-E", "^Sig(Ign|Blk)", "/proc/self/status"]).stdout.tail.split()[1::2]
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1, signal.SIGTERM])
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         direct = subprocess.run([sys.executable, "-I", "-c", facts], capture_output=True, stdin=subprocess.DEVNULL,
@@ -453,7 +457,7 @@ def test_the_command_finds_what_its_caller_has(host: Host) -> None:
     assert inside["umask"] == 0o027 and inside["nice"] == 3 and inside["oom"] == "77"
     assert inside["limits"]["RLIMIT_NOFILE"] == [200, 300]
     assert inside["fds"] == [0, 1, 2] and inside["kinds"] == ["/dev/null", "pipe", "pipe"]
-    assert [int(mask, 16) for mask in got["signals"]] == [0, 0, 0]  # Python would ignore SIGPIPE and SIGXFSZ itself
+    assert [int(mask, 16) for mask in got["signals"]] == [0, 0]  # Python would ignore SIGPIPE and SIGXFSZ itself
     assert inside["leader"] and inside["tty"] == [False] * 3
     assert inside["extra"] == "yes" and inside["cwd"].endswith("/here")
 
@@ -472,6 +476,22 @@ def test_another_call_finds_what_its_caller_has_become(host: Host) -> None:
         """,
     )
     assert got["lines"][:3] == ["0007", "4", "yes"] and got["lines"][3].endswith("/later")
+
+
+def test_another_call_finds_the_limit_of_open_files_that_its_caller_has_now(host: Host) -> None:
+    """Soft and hard: the supervisor's own are those of its start, and its soft one is higher."""
+    got = ask(
+        host,
+        """
+        import resource
+        found = []
+        for pair in ((200, 300), (100, 150)):
+            resource.setrlimit(resource.RLIMIT_NOFILE, pair)
+            found.append([int(word) for word in run(["bash", "-c", "ulimit -Sn; ulimit -Hn"]).stdout.tail.split()])
+        tell(found=found)
+        """,
+    )
+    assert got["found"] == [[200, 300], [100, 150]]
 
 
 def test_a_deleted_current_folder(host: Host) -> None:
@@ -562,7 +582,7 @@ def test_a_sandbox_has_nothing_of_the_callers(namespace_host: Host) -> None:
     )
     assert got["status"] == "completed", got
     assert got["out"][:3] == ["seen", "[]", got["cwd"]]
-    assert got["out"][3] != "0"
+    assert got["out"][3] != "0" and got["out"][4] == "deadstop-room"
 
 
 def test_signals_of_the_group_of_the_caller_do_not_reach_the_command() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a limit is never inside what it limits: callers and supervisors that are frozen, busy, killed or forked."""
+"""What keeps a limit is never inside what it limits: callers and supervisors frozen, busy, killed or forked."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from asking import PRELUDE, ask
+from asking import PRELUDE, ask, shown_without_supervisor
 
 from hosts import Host
 
-HOSTILE = "trap '' TERM HUP INT; (setsid sleep 60 &) ; setsid bash -c 'trap \"\" TERM; sleep 60; :' & while :; do sleep 1; done"
+HOSTILE = (
+    "trap '' TERM HUP INT; (setsid sleep 60 &) ; "
+    "setsid bash -c 'trap \"\" TERM; sleep 60; :' & while :; do sleep 1; done"
+)
+NOTICED_S = 2.0  # after a call's last possible end: how soon a supervisor that does not answer is given up
 
 
 def start(host: Host, text: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -75,6 +79,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 # -- the caller --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 def test_a_frozen_caller_does_not_stop_the_deadline(host: Host) -> None:
     caller = start(
         host,
@@ -102,13 +107,15 @@ def test_a_frozen_caller_does_not_stop_the_deadline(host: Host) -> None:
     assert after["status"] == "timeout" and after["survivors"] == 0 and after["late"] < 200
 
 
+@pytest.mark.alone
 def test_a_caller_that_holds_the_interpreter_lock_does_not_stop_the_deadline(host: Host) -> None:
     """The payload's own last heartbeat says when it died."""
     got = ask(
         host,
         """
         run(["true"])
-        beat = "import os, sys, time\\nwhile True:\\n    os.pwrite(1, f'{time.monotonic():.6f}'.encode(), 0); time.sleep(0.002)"
+        beat = ("import os, sys, time\\nwhile True:\\n"
+                "    os.pwrite(1, f'{time.monotonic():.6f}'.encode(), 0); time.sleep(0.002)")
         out = os.open("beat", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         held = []
         def hold():
@@ -133,12 +140,14 @@ def test_a_caller_that_holds_the_interpreter_lock_does_not_stop_the_deadline(hos
     assert got["late"] < 100
 
 
+@pytest.mark.alone
 def test_a_killed_caller_takes_two_hundred_hostile_descendants_along(host: Host) -> None:
     caller = start(
         host,
         """
         tell(mark=MARK)
-        text = "trap '' TERM HUP INT; for i in $(seq 66); do (trap '' TERM; setsid sleep 60 &) ; setsid sleep 60 & sleep 60 & done; while :; do sleep 1; done"
+        text = ("trap '' TERM HUP INT; for i in $(seq 66); do (trap '' TERM; setsid sleep 60 &) ; "
+                "setsid sleep 60 & sleep 60 & done; while :; do sleep 1; done")
         run(["bash", "-c", text], timeout=40, env=MARKED, pids=None)
         """,
     )
@@ -155,15 +164,21 @@ def test_a_killed_caller_takes_two_hundred_hostile_descendants_along(host: Host)
     assert took < 0.5
 
 
-@pytest.mark.parametrize("text", ["run(['sleep', '30'], env=MARKED)", "asyncio.run(run_async(['sleep', '30'], env=MARKED))",
-                                  "with Boundary() as b: b.run(['sleep', '30'], env=MARKED)"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "run(['sleep', '30'], env=MARKED)",
+        "asyncio.run(run_async(['sleep', '30'], env=MARKED))",
+        "with Boundary() as b: b.run(['sleep', '30'], env=MARKED)",
+    ],
+)
 def test_a_killed_caller_leaves_nothing_whichever_way_it_called(host: Host, text: str) -> None:
     caller = start(host, f"tell(mark=MARK)\n{text}")
     try:
         mark = told(caller)["mark"]
         wait_for(lambda: marked(mark), 10)
         os.kill(caller.pid, signal.SIGKILL)
-        wait_for(lambda: not marked(mark), 0.5)
+        wait_for(lambda: not marked(mark), 2)
     finally:
         end(caller)
     host.no_survivors(within=1)
@@ -183,10 +198,10 @@ def test_leaving_with_a_call_in_a_daemon_thread_is_quick_and_leaves_nothing(host
         mark = told(caller)["mark"]
         took = wait_for(lambda: caller.poll() is not None, 10)
         assert caller.returncode == 0
-        wait_for(lambda: not marked(mark), 0.5)
+        wait_for(lambda: not marked(mark), 2)
     finally:
         end(caller)
-    assert took < 1
+    assert took < 3  # and not the 30 s of the call
     host.no_survivors(within=1)
 
 
@@ -207,7 +222,7 @@ def test_every_way_to_end_a_caller_ends_what_it_started(host: Host, way: str) ->
     try:
         mark = told(caller)["mark"]
         caller.wait(10)
-        wait_for(lambda: not marked(mark), 0.5)
+        wait_for(lambda: not marked(mark), 2)
     finally:
         end(caller)
     host.no_survivors(within=1)
@@ -265,16 +280,16 @@ def test_a_killed_supervisor_ends_the_call_with_proof(host: Host) -> None:
         thread.join(10)
         took, left = time.monotonic() - began, marked()
         r = out[0]
-        tell(took=took, left=left, status=r.status, survivors=r.receipt.survivors, proof=r.receipt.proof, degraded=r.degraded,
+        tell(took=took, left=left, status=r.status, survivors=r.receipt.survivors, proof=r.receipt.proof,
+            degraded=r.degraded,
              next=run(["echo", "next"]).stdout.tail)
         clean_up()
         """,
         HOSTILE,
     )
     assert got["left"] == []
-    assert got["status"] in ("unknown", "timeout") and got["took"] < 1.5
-    assert got["survivors"] == 0 and got["degraded"]
-    assert got["proof"] == host.proof, "the proof must be one that this host can give"
+    assert got["status"] == "unknown" and got["took"] < 3 and got["degraded"]
+    assert (got["proof"], got["survivors"]) == shown_without_supervisor(host)
     assert got["next"] == "next\n"
 
 
@@ -286,11 +301,13 @@ def test_a_killed_supervisor_ends_every_call_and_the_next_ones_work(host: Host) 
         until(lambda: len(marked()) == 8)
         old = supervisor_pid()
         os.kill(old, signal.SIGKILL)
+        until(lambda: state(old) in ("Z", "gone"))  # what it is handed before that is lost with it
         began = time.monotonic()
         nexts = [in_thread(run, ["echo", "next"], timeout=10) for _ in range(4)]
         [t.join(10) for t, _ in calls + nexts]
         took = time.monotonic() - began
-        tell(took=took, left=marked(), ends=sorted({o[0].status for _, o in calls}), nexts=[o[0].stdout.tail for _, o in nexts],
+        tell(took=took, left=marked(), ends=sorted({o[0].status for _, o in calls}),
+             nexts=[o[0].stdout.tail for _, o in nexts],
              zombies=[pid for pid in children() if state(pid) == "Z"], supervisors=len(children()))
         clean_up()
         """,
@@ -312,17 +329,18 @@ def test_a_stopped_supervisor_does_not_keep_run_from_returning(host: Host) -> No
         thread.join(15)
         took, left = time.monotonic() - began, marked()
         r = out[0]
-        tell(took=took, left=left, status=r.status, limit=r.limit and r.limit.which, degraded=r.degraded, survivors=r.receipt.survivors,
+        tell(took=took, left=left, status=r.status, limit=r.limit and r.limit.which, degraded=r.degraded,
+            survivors=r.receipt.survivors,
              proof=r.receipt.proof, next=run(["echo", "next"]).stdout.tail)
         clean_up()
         """,
         HOSTILE,
     )
     assert got["left"] == []
-    assert (got["status"], got["limit"], got["survivors"]) == ("timeout", "call", 0)
-    assert got["took"] < 0.8 + 0.1 + 1.0 + 1.0
+    assert (got["status"], got["limit"]) == ("timeout", "call")
+    assert got["took"] < 0.8 + 0.1 + NOTICED_S + 1.5
     assert any("supervisor" in line for line in got["degraded"])
-    assert got["proof"] == host.proof, "the proof must be one that this host can give"
+    assert (got["proof"], got["survivors"]) == shown_without_supervisor(host)
     assert got["next"] == "next\n"
 
 
@@ -337,12 +355,13 @@ def test_a_stopped_supervisor_does_not_keep_run_async_from_returning(host: Host)
             os.kill(supervisor_pid(), signal.SIGSTOP)
             return await asyncio.wait_for(task, 10)
         r = asyncio.run(main())
-        tell(left=marked(), status=r.status, survivors=r.receipt.survivors, degraded=len(r.degraded))
+        tell(left=marked(), status=r.status, shown=[r.receipt.proof, r.receipt.survivors], degraded=len(r.degraded))
         clean_up()
         """,
         HOSTILE,
     )
-    assert got["left"] == [] and (got["status"], got["survivors"]) == ("timeout", 0) and got["degraded"] >= 1
+    assert got["left"] == [] and got["status"] == "timeout" and got["degraded"] >= 1
+    assert tuple(got["shown"]) == shown_without_supervisor(host)
 
 
 def test_a_stopped_supervisor_and_a_short_call_do_not_end_a_long_one(host: Host) -> None:
@@ -392,7 +411,8 @@ def test_a_supervisor_that_cannot_start_is_a_clear_error_and_not_for_ever(one_ho
             kind, text = type(problem).__name__, str(problem)
         took = time.monotonic() - began
         sys.executable = real
-        tell(kind=kind, text=text, took=took, next=run(["echo", "next"]).stdout.tail, zombies=[p for p in children() if state(p) == "Z"])
+        tell(kind=kind, text=text, took=took, next=run(["echo", "next"]).stdout.tail,
+            zombies=[p for p in children() if state(p) == "Z"])
         """,
     )
     assert got["kind"] == "InternalError" and "supervisor" in got["text"] and got["took"] < 5
@@ -421,7 +441,8 @@ def test_a_forked_child_has_calls_of_its_own_and_leaves_those_of_its_parent_alon
         inside = json.loads(os.read(reading, 1000))
         alive = len(marked())          # the child has ended by now: the parent's call has not
         thread.join(20)
-        tell(child=inside[:2], other=inside[2] != supervisor_pid(), alive=alive, parent=[out[0].status, out[0].stdout.tail],
+        tell(child=inside[:2], other=inside[2] != supervisor_pid(), alive=alive,
+             parent=[out[0].status, out[0].stdout.tail],
              gone=until(lambda: state(inside[2]) in ("gone", "Z"), within=2))
         """,
     )
@@ -450,7 +471,7 @@ def test_a_forked_child_that_outlives_its_parent_does_not_keep_its_calls_alive(h
     try:
         facts = told(caller)
         os.kill(caller.pid, signal.SIGKILL)
-        wait_for(lambda: not marked(facts["mark"]), 0.5)
+        wait_for(lambda: not marked(facts["mark"]), 2)
         assert os.path.exists(f"/proc/{facts['child']}")
         os.kill(facts["child"], signal.SIGKILL)
     finally:
@@ -499,7 +520,8 @@ def test_multiprocessing(host: Host, way: str) -> None:
             from deadstop import run
 
             def work(number):
-                return run(["bash", "-c", f"echo {number}"]).stdout.tail, run(["sleep", "20"], timeout=0.2, grace=0).status
+                return run(["bash", "-c", f"echo {number}"]).stdout.tail, \\
+                    run(["sleep", "20"], timeout=0.2, grace=0).status
 
             if __name__ == "__main__":
                 run(["true"])
@@ -570,6 +592,9 @@ def test_refused_calls_leave_no_descriptors_in_the_supervisor(host: Host) -> Non
             except deadstop.BoundaryUnavailable as problem:
                 kinds.add(type(problem).__name__)
         run(["true"])
+        settled = time.monotonic() + 5
+        while fds(pid) > before + 1 and time.monotonic() < settled:
+            time.sleep(0.01)  # it finds out a moment later that our ends are closed
         tell(grown=fds(pid) - before, kinds=sorted(kinds))
         """,
     )
@@ -588,7 +613,8 @@ def test_many_calls_with_few_descriptors_are_refused_one_by_one(host: Host) -> N
         pid = supervisor_pid()
         calls = [in_thread(run, ["sleep", "0.5"], timeout=5, grace=0) for _ in range(40)]
         [t.join(20) for t, _ in calls]; first.join(20)
-        tell(first=getattr(out[0], "status", repr(out[0])), kinds=sorted({getattr(o[0], "status", type(o[0]).__name__) for _, o in calls}),
+        tell(first=getattr(out[0], "status", repr(out[0])),
+             kinds=sorted({getattr(o[0], "status", type(o[0]).__name__) for _, o in calls}),
              same=pid == supervisor_pid(), next=run(["echo", "next"]).stdout.tail)
         """,
     )
@@ -605,13 +631,19 @@ def test_one_bad_call_does_not_end_the_others(host: Host) -> None:
         until(marked)
         pid = supervisor_pid()
         odd = [
-            dict(argv=["true"], timeout=1e300), dict(argv=["true"], timeout=1e9), dict(argv=["true"], env={"A": "\\ud800"}),
+            dict(argv=["true"], timeout=1e300), dict(argv=["true"], timeout=1e9), dict(argv=["true"],
+            env={"A": "\\ud800"}),
             dict(argv=["tr\\ud800"]), dict(argv=["true"], idle_timeout=1e300), dict(argv=["true"], grace=1e300),
-            dict(argv=["true"], memory=1), dict(argv=["true"], pids=1), dict(argv=["true"], cpus=1e-9), dict(argv=["true"], cpus=1e300),
-            dict(argv=["true"], disk=1), dict(argv=["true"], memory=2**200), dict(argv=["true"], pids=2**200), dict(argv=["true"], disk=2**200),
-            dict(argv=["true"], tail=2**70), dict(argv=["true"], output_limit=2**70), dict(argv=["x" * 5000]), dict(argv=["a/b/c"]),
-            dict(argv=["true"], env={"": "x"}), dict(argv=["true"], tool="\\ud800"), dict(argv=["true"], evidence_paths=["\\ud800"]),
-            dict(argv=["true"], evidence_paths=["a\\0b"]), dict(argv=["sleep", "3"], timeout=1e-9), dict(argv=["true"], cwd="\\ud800"),
+            dict(argv=["true"], memory=1), dict(argv=["true"], pids=1), dict(argv=["true"], cpus=1e-9),
+            dict(argv=["true"], cpus=1e300),
+            dict(argv=["true"], disk=1), dict(argv=["true"], memory=2**200), dict(argv=["true"], pids=2**200),
+            dict(argv=["true"], disk=2**200),
+            dict(argv=["true"], tail=2**70), dict(argv=["true"], output_limit=2**70), dict(argv=["x" * 5000]),
+            dict(argv=["a/b/c"]),
+            dict(argv=["true"], env={"": "x"}), dict(argv=["true"], tool="\\ud800"), dict(argv=["true"],
+            evidence_paths=["\\ud800"]),
+            dict(argv=["true"], evidence_paths=["a\\0b"]), dict(argv=["sleep", "3"], timeout=1e-9),
+            dict(argv=["true"], cwd="\\ud800"),
             dict(argv=["true"], cwd="a\\0b"),
         ]
         told = {}

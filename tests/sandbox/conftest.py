@@ -43,9 +43,7 @@ class Starter:
         """The JSON result of one command in a sandbox."""
         popen.setdefault("env", self.environment())
         popen.setdefault("stdin", subprocess.DEVNULL)
-        done = subprocess.run(
-            self.command(argv, options), capture_output=True, text=True, timeout=58, **popen
-        )
+        done = subprocess.run(self.command(argv, options), capture_output=True, text=True, timeout=58, **popen)
         assert done.stdout.strip(), f"no result: {done.stderr}"
         result: dict[str, Any] = json.loads(done.stdout)
         return result
@@ -93,9 +91,6 @@ def _ordinary_user() -> Starter:
             done = subprocess.run([*drop, python, "-c", check], capture_output=True, timeout=20)
         except OSError:
             continue
-        if (
-            done.returncode == 0
-            and subprocess.run([*drop, "test", "-r", f"{SOURCE}/deadstop"]).returncode == 0
-        ):
+        if done.returncode == 0 and subprocess.run([*drop, "test", "-r", f"{SOURCE}/deadstop"]).returncode == 0:
             return Starter("user", drop, python, user.pw_uid, user.pw_gid)
     pytest.skip(f"{user.pw_name} has no Python 3.11 or cannot read the package")

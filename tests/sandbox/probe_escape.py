@@ -95,9 +95,7 @@ def same_root_everywhere():
             seen = os.stat(f"/proc/{pid}/root/")
             if (seen.st_dev, seen.st_ino) != (own.st_dev, own.st_ino):
                 other.append(f"{pid}/root")
-            if "(unreachable)" in os.readlink(f"/proc/{pid}/cwd") or os.path.exists(
-                f"/proc/{pid}/cwd/../etc/shadow"
-            ):
+            if "(unreachable)" in os.readlink(f"/proc/{pid}/cwd") or os.path.exists(f"/proc/{pid}/cwd/../etc/shadow"):
                 other.append(f"{pid}/cwd")
     return other
 
@@ -165,9 +163,7 @@ def devices():
         os.mknod(path, kind | 0o666, os.makedev(1, 5) if kind == 0o20000 else os.makedev(7, 0))
         return read(path, 4)
 
-    paths = (
-        "vda sda nvme0n1 mem kmsg port fuse kvm net/tun loop-control loop0 vhost-vsock userfaultfd".split()
-    )
+    paths = "vda sda nvme0n1 mem kmsg port fuse kvm net/tun loop-control loop0 vhost-vsock userfaultfd".split()
     found = {f"/dev/{path}": attempt(opened, f"/dev/{path}", os.O_RDONLY) for path in paths}
     found["mknod character"] = attempt(made, 0o20000, "/tmp/char")
     found["mknod block"] = attempt(made, 0o60000, "/tmp/block")
@@ -178,9 +174,7 @@ def devices():
 def becoming_root():
     status = dict(line.split(":\t", 1) for line in read("/proc/self/status").splitlines() if ":\t" in line)
     capabilities = {key: int(status[key], 16) for key in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}
-    ids = {
-        name: attempt(getattr(os, name), 0) or "done" for name in ("setuid", "setgid", "seteuid", "setegid")
-    }
+    ids = {name: attempt(getattr(os, name), 0) or "done" for name in ("setuid", "setgid", "seteuid", "setegid")}
     groups = attempt(lambda: os.setgroups([0]) or "done")
     return {
         "capabilities": capabilities,
@@ -207,9 +201,7 @@ def setuid_programs():
 def namespaces():
     clone3 = struct.pack("<11Q", NEWUSER, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0)
     numbers = CONFIG["calls"]
-    found = {
-        f"unshare {flag:#x}": call(numbers["unshare"], flag) for flag in (NEWUSER, NEWNS, NEWNET, 0x20000000)
-    }
+    found = {f"unshare {flag:#x}": call(numbers["unshare"], flag) for flag in (NEWUSER, NEWNS, NEWNET, 0x20000000)}
     found["clone"] = call(numbers["clone"], NEWUSER | 17, 0, 0, 0, 0)
     found["clone3"] = call(435, clone3, 88)
     for kind in ("user", "mnt", "net", "pid"):
@@ -230,9 +222,7 @@ def terminal_input():
     for name, fd in {"0": 0, "1": 1, "2": 2, "tty": tty, "own": slave}.items():
         if isinstance(fd, int):
             for request in (0x5412, 0x5412 | 1 << 32, 0x541C, 0x541D, 0x5423):
-                found[f"{name} {request:#x}"] = call(
-                    CONFIG["calls"]["ioctl"], fd, request, ctypes.c_char_p(b"x")
-                )
+                found[f"{name} {request:#x}"] = call(CONFIG["calls"]["ioctl"], fd, request, ctypes.c_char_p(b"x"))
     os.close(master)
     return {"controlling terminal": tty if isinstance(tty, str) else "there is one", "pushed": found}
 
@@ -258,9 +248,7 @@ def memory_of_helpers_is_no_more_than_ours():
             os.close(os.open(f"/proc/{pid}/mem", os.O_RDWR))
         except OSError:
             continue
-        status = dict(
-            line.split(":\t", 1) for line in read(f"/proc/{pid}/status").splitlines() if ":\t" in line
-        )
+        status = dict(line.split(":\t", 1) for line in read(f"/proc/{pid}/status").splitlines() if ":\t" in line)
         capable = any(int(status[f"Cap{kind}"], 16) for kind in ("Eff", "Prm", "Bnd"))
         if status["Seccomp"] != "2" or status["NoNewPrivs"] != "1" or capable:
             more.append(f"{pid} has rights")
@@ -295,9 +283,7 @@ def host_sockets():
             return "connected"
 
     paths = {"abstract": "\0" + CONFIG["abstract"], "path": CONFIG["socket"]}
-    paths |= {
-        path: path for path in ("/run/docker.sock", "/var/run/docker.sock", "/run/dbus/system_bus_socket")
-    }
+    paths |= {path: path for path in ("/run/docker.sock", "/var/run/docker.sock", "/run/dbus/system_bus_socket")}
     return {name: attempt(connected, path) for name, path in paths.items()}
 
 
@@ -492,24 +478,6 @@ def process_limit():
     for child in kept:
         os.waitpid(child, 0)
     return [count, why]
-
-
-@trick
-def space_limits():
-    def filled(folder):
-        path, written = f"{folder}/fill", 0
-        fd = os.open(path, os.O_CREAT | os.O_WRONLY)
-        try:
-            while written < 256 << 20:
-                written += os.write(fd, bytes(1 << 20))
-            return [written >> 20, "never"]
-        except OSError as error:
-            return [written >> 20, errno.errorcode[error.errno]]
-        finally:
-            os.close(fd)
-            os.unlink(path)
-
-    return {folder: attempt(filled, folder) for folder in ("/dev/shm", "/run")}
 
 
 print(json.dumps(RESULTS))

@@ -47,9 +47,7 @@ print(base.execute("pragma journal_mode=wal").fetchone()[0])
 base.execute("create table t(x)"); base.execute("insert into t values(42)"); base.commit()
 print(sqlite3.connect("a.db").execute("select x from t").fetchone()[0])
 """
-THREADS = (
-    '#include <thread>\n#include <cstdio>\nint main(){std::thread t([]{puts("from a thread");});t.join();}'
-)
+THREADS = '#include <thread>\n#include <cstdio>\nint main(){std::thread t([]{puts("from a thread");});t.join();}'
 NODE_SERVER = """
 const http = require("http");
 const server = http.createServer((q, r) => r.end("ok")).listen(0, "127.0.0.1", () =>

@@ -194,9 +194,7 @@ def test_only_the_three_standard_descriptors_arrive(results: dict[str, Row]) -> 
 def test_no_output_is_a_file_of_the_host(results: dict[str, Row]) -> None:
     links = {link for link in results["descriptors_of_everybody"].values() if not link.startswith("/proc/")}
     assert links
-    assert [
-        link for link in links if not link.startswith(("pipe:", "anon_inode:", "socket:", "/dev/null"))
-    ] == []
+    assert [link for link in links if not link.startswith(("pipe:", "anon_inode:", "socket:", "/dev/null"))] == []
 
 
 def test_no_way_to_root(results: dict[str, Row]) -> None:
@@ -258,9 +256,7 @@ def test_foreign_system_call_tables_kill(results: dict[str, Row]) -> None:
 
 
 def test_counts_are_bounded(results: dict[str, Row]) -> None:
-    processes, descriptors, inotify = (
-        results[f"{name}_limit"] for name in ("process", "descriptor", "inotify")
-    )
+    processes, descriptors, inotify = (results[f"{name}_limit"] for name in ("process", "descriptor", "inotify"))
     assert processes[1] == "EAGAIN"
     assert 16 <= processes[0] <= 70
     assert descriptors[1] == "EMFILE"
@@ -274,7 +270,7 @@ def test_with_net_the_hosts_network_is_shared(starter: Any, planted: Planted) ->
     assert starter.run("/usr/bin/python3", "-I", "-c", code)["exit_code"] == 1
 
 
-@pytest.mark.parametrize("folder", ["/tmp", "/home/agent"])
+@pytest.mark.parametrize("folder", ["/tmp", "/home/agent", "/run", "/dev/shm"])
 def test_private_files_are_bounded(starter: Any, folder: str) -> None:
     """The supervisor ends a sandbox whose private files are full, if the payload does not end first."""
     fill = f"dd if=/dev/zero of={folder}/fill bs=1M count=256; ls -s --block-size=1M {folder}/fill; exit 7"
@@ -286,16 +282,7 @@ def test_private_files_are_bounded(starter: Any, folder: str) -> None:
         assert int(result["stdout"]["tail"].split()[0]) <= 32
 
 
-def test_kernel_made_folders_are_bounded(results: dict[str, Row]) -> None:
-    most = {"/dev/shm": 64, "/run": 1}
-    for folder, (mebibytes, why) in results["space_limits"].items():
-        assert why in ("ENOSPC", "EFBIG", "EDQUOT"), folder
-        assert mebibytes <= most[folder], folder
-
-
-def test_the_bound_folder_holds_no_set_id_file(
-    results: dict[str, Row], starter: Any, planted: Planted
-) -> None:
+def test_the_bound_folder_holds_no_set_id_file(results: dict[str, Row], starter: Any, planted: Planted) -> None:
     """Seen from the host: what the payload made belongs to the folder's owner and gives nobody any rights."""
     assert granted(results["set_id_bits"]) == []
     made = planted.project / "program"
@@ -344,9 +331,7 @@ def test_private_files_do_not_outlive_their_sandbox(starter: Any) -> None:
     assert starter.output("/bin/sh", "-c", "ls -A /tmp ~ /dev/shm | grep left || echo clean") == "clean\n"
 
 
-def test_a_read_only_bind_is_read_only(
-    starter: Any, planted: Planted, binding: Callable[..., list[str]]
-) -> None:
+def test_a_read_only_bind_is_read_only(starter: Any, planted: Planted, binding: Callable[..., list[str]]) -> None:
     options = binding(planted.folder, "/data", writable=False)
     script = "cd /data; cat secret; echo changed >secret; touch new; rm -f secret; chmod 7 secret"
     result = starter.run("/bin/sh", "-c", script, options=options)

@@ -513,9 +513,11 @@ def test_a_virtual_environment_on_a_python_copied_outside_usr(namespace_host: Ho
     base = Path(tempfile.mkdtemp(prefix="base-", dir=namespace_host.folder.parent))
     try:
         base.chmod(0o755)
+        program = Path(os.path.realpath("/usr/bin/python3"))
         (base / "bin").mkdir()
         (base / "lib").mkdir()
-        shutil.copy(os.path.realpath("/usr/bin/python3"), base / "bin/python3")
+        shutil.copy(program, base / "bin" / program.name)
+        (base / "bin/python3").symlink_to(program.name)
         for library in Path("/usr/lib").glob("python3.*"):
             (base / "lib" / library.name).symlink_to(library)
         check_virtual_environment(namespace_host, f"{base}/bin/python3", project)

@@ -121,9 +121,7 @@ def test_durations_as_people_read_them(seconds: float, text: str) -> None:
 @settings(deadline=None)
 @given(st.floats(min_value=1e-6, max_value=1e7))
 def test_a_formatted_duration_reads_back(seconds: float) -> None:
-    assert parse_duration(format_duration(seconds)) == pytest.approx(
-        seconds, abs=6e-4 if seconds >= 0.9 else 6e-7
-    )
+    assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, abs=6e-4 if seconds >= 0.9 else 6e-7)
 
 
 @pytest.mark.parametrize(
@@ -142,9 +140,7 @@ def test_sizes_that_are_read(text: str, size: int | None) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize(
-    "text", ["", "0", "-5", "1.5G", "5kk", "5bib", "5ib", "M", "1e3", "٣", "9" * 20, "9999999T"]
-)
+@pytest.mark.parametrize("text", ["", "0", "-5", "1.5G", "5kk", "5bib", "5ib", "M", "1e3", "٣", "9" * 20, "9999999T"])
 def test_sizes_that_are_refused(text: str) -> None:
     with pytest.raises(InvalidLimit, match="is not allowed: give a whole size above zero"):
         parse_size(text)
@@ -186,17 +182,13 @@ def test_limits_that_are_allowed() -> None:
     ],
 )
 def test_limits_that_are_refused_are_named(value: object) -> None:
-    with pytest.raises(
-        InvalidLimit, match=r"^timeout=.* is not allowed: give a finite number above zero, or None$"
-    ):
+    with pytest.raises(InvalidLimit, match=r"^timeout=.* is not allowed: give a finite number above zero, or None$"):
         check_limit("timeout", value)
 
 
 @pytest.mark.parametrize("value", [True, 0, -1, 1.0, "5", float("nan"), pytest.param(-(10**5000), id="long")])
 def test_counts_that_are_refused_are_named(value: object) -> None:
-    with pytest.raises(
-        InvalidLimit, match=r"^pids=.* is not allowed: give a whole number above zero, or None$"
-    ):
+    with pytest.raises(InvalidLimit, match=r"^pids=.* is not allowed: give a whole number above zero, or None$"):
         check_count("pids", value)
 
 

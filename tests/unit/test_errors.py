@@ -49,7 +49,5 @@ def test_a_tool_error_keeps_its_result_when_copied_and_pickled(kind: type[ToolEr
 def test_boundary_unavailable_says_reason_and_fix() -> None:
     error = pickle.loads(pickle.dumps(BoundaryUnavailable("sandbox", "no user namespaces", "set the sysctl")))
     assert (error.level, error.reason, error.fix) == ("sandbox", "no user namespaces", "set the sysctl")
-    assert str(error) == (
-        "the sandbox boundary is not available on this host: no user namespaces; set the sysctl"
-    )
+    assert str(error) == ("the sandbox boundary is not available on this host: no user namespaces; set the sysctl")
     assert str(BoundaryUnavailable("microvm", "no /dev/kvm")).endswith("no /dev/kvm")

@@ -320,3 +320,25 @@ def test_a_loop_without_timers_waits_without_counting_a_gap(loop: Loop, pipes: C
     loop.step()
     timer.join(5)
     assert loop.gap_s == 0.0
+
+
+def test_a_stale_event_reaches_neither_the_old_reader_nor_the_new_one_of_a_number(
+    loop: Loop, pipes: Callable[[], tuple[int, int]]
+) -> None:
+    """Two are ready in one batch; the first closes the second, and a new, silent pipe gets its number."""
+    ran: list[str] = []
+    pairs = [pipes(), pipes()]
+
+    def replace(other: int) -> None:
+        ran.append("first")
+        loop.unwatch(other)
+        os.close(other)
+        taken = min(pipes())  # the lowest free number
+        assert taken == other
+        loop.watch(taken, lambda: ran.append("new"))
+
+    for (reading, writing), (other, _) in zip(pairs, reversed(pairs), strict=True):
+        os.write(writing, b"x")
+        loop.watch(reading, lambda other=other: replace(other))
+    loop.step()
+    assert ran == ["first"]

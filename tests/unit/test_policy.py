@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deadstop.boundary import etc, policy, syscalls
+from deadstop.boundary import covers, etc, policy, syscalls
 from deadstop.boundary.policy import BASE_ENVIRONMENT, HOME, Bind, Rooms, bwrap_arguments
 
 OPERANDS = {
@@ -91,7 +91,7 @@ def test_no_tmpfs_is_left_writable() -> None:
 def test_nothing_of_the_host_but_the_system_folders() -> None:
     sources = {operation[1] for operation in mounts(arguments())}
     system = {source for source in sources if not source.startswith("/r/")}
-    assert system <= {"/usr", "/dev/null", "/proc/sys", *(f"/{name}" for name in policy._SYSTEM_FOLDERS)}
+    assert system <= {"/usr", *(f"/{name}" for name in policy._SYSTEM_FOLDERS)}
 
 
 def test_binds_keep_their_order() -> None:
@@ -314,5 +314,32 @@ def test_a_whole_real_etc_gives_away_no_secret(tmp_path: Path) -> None:
         assert top <= GENERATED | {name.split("/")[0] for name in etc._present("/etc")}
         assert not top & {"shadow", "gshadow", "sudoers", "sudoers.d", "apt", "ssh", "machine-id", "hostname"}
         assert not (tmp_path / "made/ssl/private").exists()
+
+    in_own_mounts(work)
+
+
+# The covers of a sandbox's /proc.
+
+
+def nothing_in(path: str) -> bool:
+    """Empty, or refused even to root: the cover is a device on a mount without devices."""
+    try:
+        return Path(path).read_bytes() == b""
+    except PermissionError:
+        return True
+
+
+def test_what_proc_tells_of_the_host_is_covered_and_its_settings_are_read_only() -> None:
+    def work() -> None:
+        assert not nothing_in("/proc/cmdline")  # there is something to cover
+        covers.cover_proc()
+        for name in covers.FILES.split():
+            if os.path.exists(f"/proc/{name}") and os.stat(f"/proc/{name}").st_mode & 0o044:
+                assert nothing_in(f"/proc/{name}"), name
+        for name in covers.FOLDERS.split():
+            assert not os.path.isdir(f"/proc/{name}") or os.listdir(f"/proc/{name}") == [], name
+        with pytest.raises(OSError, match="Read-only"):
+            os.open("/proc/sys/kernel/hostname", os.O_WRONLY)
+        assert Path("/proc/self/stat").read_bytes() and Path("/proc/meminfo").read_bytes()
 
     in_own_mounts(work)

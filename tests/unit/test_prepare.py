@@ -355,12 +355,66 @@ def test_the_virtual_environment_of_the_project_is_used(project: Path) -> None:
     assert command.env["VIRTUAL_ENV"] == f"{project}/.venv"
 
 
+def installation(python: Path) -> None:
+    """What makes a folder a Python installation: its library and a program beside it."""
+    (python / "bin").mkdir(parents=True)
+    (python / "lib/python3.11").mkdir(parents=True)
+    (python / "lib/python3.11/os.py").touch()
+    (python / "bin/python3.11").touch(mode=0o755)
+
+
+def shown_beside(project: Path) -> list[tuple[str, str, bool]]:
+    return [bind for bind in sandbox_binds(str(project), (), ())[0] if bind[0] != str(project)]
+
+
 def test_an_interpreter_outside_usr_is_shown_read_only(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     python = tmp_path_factory.mktemp("python") / "3.11"
-    (python / "bin").mkdir(parents=True)
+    installation(python)
     virtual_environment(project / ".venv", f"{python}/bin")
-    binds, _ = sandbox_binds(str(project), (), ())
-    assert (str(python), str(python), False) in binds
+    assert shown_beside(project) == [(str(python), str(python), False)]
+
+
+def test_an_interpreter_behind_a_link_is_shown_under_both_names(
+    project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("python")
+    installation(folder / "3.11.7")
+    (folder / "3.11").symlink_to("3.11.7")
+    virtual_environment(project / ".venv", f"{folder}/3.11/bin")
+    assert shown_beside(project) == [(f"{folder}/{name}", f"{folder}/{name}", False) for name in ("3.11", "3.11.7")]
+
+
+@pytest.mark.parametrize("lacks", ["lib/python3.11/os.py", "bin/python3.11", "execute permission"])
+def test_a_folder_that_is_no_python_installation_is_not_shown(
+    project: Path, tmp_path_factory: pytest.TempPathFactory, lacks: str
+) -> None:
+    folder = tmp_path_factory.mktemp("secrets") / "folder"
+    installation(folder)
+    if (folder / lacks).exists():
+        (folder / lacks).unlink()
+    else:
+        (folder / "bin/python3.11").chmod(0o644)
+    virtual_environment(project / ".venv", f"{folder}/bin")
+    assert shown_beside(project) == []
+
+
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_neither_the_home_folder_nor_a_parent_of_it_is_shown_as_an_interpreter(
+    project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, above: int
+) -> None:
+    """Even if a payload made it look like an installation, in an earlier call."""
+    home = tmp_path_factory.mktemp("people") / "all/someone"
+    home.mkdir(parents=True)
+    named = (home, *home.parents)[above]
+    installation(named)
+    virtual_environment(project / ".venv", f"{named}/bin")
+    monkeypatch.setenv("HOME", str(project))
+    assert shown_beside(project) == [(str(named), str(named), False)]  # it is the home folder that forbids it
+    monkeypatch.setenv("HOME", str(home))
+    assert shown_beside(project) == []
+    (project / "link").symlink_to(named)
+    (project / ".venv/pyvenv.cfg").write_text(f"home = {project}/link/bin\n")
+    assert shown_beside(project) == []
 
 
 def test_a_virtual_environment_that_is_not_visible_is_not_named(

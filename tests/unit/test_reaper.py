@@ -86,6 +86,7 @@ def test_descendants_lists_parents_before_children_up_to_a_limit() -> None:
 
 def test_signal_tree_reaches_every_descendant_and_nobody_else() -> None:
     got = script("""
+        become_subreaper()
         stranger = subprocess.Popen(["sleep", "30"])
         top = subprocess.Popen(["bash", "-c", "setsid sleep 30 & (sleep 30 & wait) & wait"])
         until(lambda: len(reaper.descendants(top.pid)) == 3)
@@ -102,10 +103,11 @@ def test_signal_tree_reaches_every_descendant_and_nobody_else() -> None:
 def test_signal_tree_leaves_alone_a_pid_that_is_no_descendant_any_more() -> None:
     """The list was read, then a number passed to a stranger: the parent is checked behind the pidfd."""
     got = script("""
+        become_subreaper()
         stranger = subprocess.Popen(["sleep", "30"])
         top = subprocess.Popen(["sleep", "30"])
         real = reaper.descendants
-        reaper.descendants = lambda root: [stranger.pid]  # what a stale list would say
+        reaper.descendants = lambda root, **rest: [stranger.pid]  # what a stale list would say
         sent = reaper.signal_tree(top.pid, signal.SIGKILL)
         reaper.descendants = real
         print(json.dumps({"sent": sent, "stranger": state(stranger.pid)}))
@@ -150,47 +152,81 @@ def test_drain_beats_a_fork_chain() -> None:
     assert got["took"] < 8
 
 
-def test_drain_spares_what_it_is_told_to() -> None:
+def test_signal_tree_spares_one_and_leaves_out_a_whole_tree() -> None:
+    """`spare` keeps the signal from a process but not from what is below it; `without` from both."""
+    got = script("""
+        become_subreaper()
+        tops = [subprocess.Popen(["bash", "-c", "sleep 30 & wait"]) for _ in range(3)]
+        until(lambda: all(len(reaper.children_of(top.pid)) == 1 for top in tops))
+        plain, spared, without = [(top.pid, reaper.children_of(top.pid)[0]) for top in tops]
+        sent = reaper.signal_tree(os.getpid(), signal.SIGSTOP, spare=frozenset([spared[0]]),
+                                  without=frozenset([without[0]]))
+        until(lambda: all(state(pid) == "T" for pid in (*plain, spared[1])))
+        print(json.dumps({"sent": sent, "running": [state(pid) for pid in (spared[0], *without)]}))
+        reaper.drain(seconds=5)
+    """)
+    assert got["sent"] == 3
+    assert set(got["running"]) <= {"S", "R"}
+
+
+def test_sweep_kills_and_collects_strangers_and_spares_known_children() -> None:
     got = script("""
         become_subreaper()
         kept = subprocess.Popen(["sleep", "30"])
-        others = [subprocess.Popen(["sleep", "30"]) for _ in range(5)]
-        done = reaper.drain(seconds=5, spare=frozenset([kept.pid]))
-        print(json.dumps({"done": done, "kept": state(kept.pid), "others": [state(each.pid) for each in others]}))
+        others = [subprocess.Popen(["bash", "-c", "trap '' TERM; setsid sleep 30 & wait"]) for _ in range(5)]
+        until(lambda: len(reaper.descendants(os.getpid())) >= 11)
+        before = set(reaper.descendants(os.getpid())) - {kept.pid}
+        until(lambda: reaper.sweep(frozenset([kept.pid])))
+        print(json.dumps({"kept": state(kept.pid), "before": len(before),
+                          "left": [pid for pid in before if state(pid) != "gone"],
+                          "children": reaper.children_of(os.getpid()) == [kept.pid]}))
         kept.kill(); kept.wait(5)
     """)
-    assert got["done"] is True
     assert got["kept"] in "SR"
-    assert got["others"] == ["gone"] * 5
+    assert got["before"] >= 10 and got["left"] == [] and got["children"] is True
 
 
-def test_drain_does_not_collect_a_spared_one_that_is_dead_already() -> None:
-    """Whoever asked to spare it waits for it by its own descriptor."""
+def test_sweep_does_not_collect_a_known_child_that_is_dead_already() -> None:
+    """Whoever knows it waits for it by its own descriptor."""
     got = script("""
         become_subreaper()
         kept = os.posix_spawn("/bin/true", ["true"], os.environ)
         until(lambda: state(kept) == "Z")
         other = subprocess.Popen(["sleep", "30"])
-        done = reaper.drain(seconds=5, spare=frozenset([kept]))
+        until(lambda: reaper.sweep(frozenset([kept])))
         other_state, kept_state = state(other.pid), state(kept)
-        print(json.dumps({"done": done, "kept": kept_state, "other": other_state, "status": os.waitpid(kept, 0)[1]}))
+        print(json.dumps({"kept": kept_state, "other": other_state, "status": os.waitpid(kept, 0)[1]}))
     """)
-    assert got == {"done": True, "kept": "Z", "other": "gone", "status": 0}
+    assert got == {"kept": "Z", "other": "gone", "status": 0}
 
 
-def test_drain_spares_the_children_of_a_spared_one() -> None:
-    """The supervisor spares the reapers of other calls: their payloads are not its to kill."""
+def test_sweep_spares_everything_below_a_known_child() -> None:
+    """The supervisor knows the reapers of other calls: their payloads are not its to kill."""
     got = script("""
         become_subreaper()
-        kept = subprocess.Popen(["bash", "-c", "sleep 30 & wait"])
+        kept = subprocess.Popen(["bash", "-c", "(sleep 30 & wait) & wait"])
         other = subprocess.Popen(["sleep", "30"])
-        until(lambda: len(reaper.children_of(kept.pid)) == 1)
-        [grandchild] = reaper.children_of(kept.pid)
-        reaper.drain(seconds=5, spare=frozenset([kept.pid]))
-        print(json.dumps({"kept": state(kept.pid), "grandchild": state(grandchild)}))
-        os.kill(grandchild, 9); kept.kill(); kept.wait(5)
+        until(lambda: len(reaper.descendants(kept.pid)) == 2)
+        below = reaper.descendants(kept.pid)
+        until(lambda: reaper.sweep(frozenset([kept.pid])))
+        print(json.dumps({"other": state(other.pid), "spared": [state(pid) for pid in (kept.pid, *below)]}))
+        reaper.drain(seconds=5)
     """)
-    assert got["kept"] in "SR" and got["grandchild"] in "SR"
+    assert got["other"] == "gone"
+    assert len(got["spared"]) == 3 and set(got["spared"]) <= {"S", "R"}
+
+
+def test_sweep_says_that_something_was_left_until_it_is_collected() -> None:
+    got = script("""
+        become_subreaper()
+        stuck = subprocess.Popen(["sleep", "30"])
+        real, reaper.signal_tree = reaper.signal_tree, lambda *args, **rest: 0  # nothing dies
+        left = reaper.sweep(frozenset())
+        reaper.signal_tree = real
+        until(lambda: reaper.sweep(frozenset()))
+        print(json.dumps([left, reaper.sweep(frozenset()), state(stuck.pid)]))
+    """)
+    assert got == [False, True, "gone"]
 
 
 def test_drain_with_nothing_to_do() -> None:

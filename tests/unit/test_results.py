@@ -40,9 +40,7 @@ TIMEOUT = ToolResult(
     duration_s=30.004,
     stdout=Output(b"Proceed? [Y/n] ", 8123, 8108),
     stderr=Output(b"\xff\xfe", 2),
-    receipt=Receipt(
-        "process", ("cgroup.kill",), "none", None, 4, 1.1, 2.3, True, (Unkillable(9, "dd", "nfs"),)
-    ),
+    receipt=Receipt("process", ("cgroup.kill",), "none", None, 4, 1.1, 2.3, True, (Unkillable(9, "dd", "nfs"),)),
     evidence=Evidence(
         Diagnosis("waiting_for_input", "pid 4 reads", 4, 0.9, "use -y", 29.0, (3, 4)),
         (ProcessSeen(4, 4711, "bash deploy.sh", "S", "pipe_read", 0.01),),
@@ -235,9 +233,7 @@ def test_unwrap_does_not_let_the_tool_exit_the_caller() -> None:
         ),
         (ended("error", start_errno=2), "error", "could not be started: No such file or directory"),
         (
-            ended(
-                "resource_limit", limit=FiredLimit("memory"), limits={"memory": LimitReport(4096, "cgroup")}
-            ),
+            ended("resource_limit", limit=FiredLimit("memory"), limits={"memory": LimitReport(4096, "cgroup")}),
             "resource_limit",
             "ended by its memory limit of 4096 bytes",
         ),
@@ -280,8 +276,7 @@ def test_exit_status_of_run(result: ToolResult, code: int) -> None:
 
 def test_the_model_sees_the_word_the_number_the_tail_the_environment_and_the_hint() -> None:
     assert TIMEOUT.for_model().split("\n") == [
-        "timeout: bash: timed out after 30s (limit: call, given);"
-        " the supervisor itself stood still for 500ms",
+        "timeout: bash: timed out after 30s (limit: call, given); the supervisor itself stood still for 500ms",
         "stdout, the last 14 characters (cut before them: 8108 bytes):",
         "| Proceed? [Y/n]",
         "stderr:",
@@ -299,10 +294,7 @@ def test_the_model_sees_the_last_characters_and_the_count_of_those_cut() -> None
     shown = text.split("\n", 2)[2].replace("| ", "")
     assert text.startswith("completed: bash: exit code 1")
     assert shown.endswith("line 998\nline 999")
-    assert (
-        f"the last {len(shown)} characters (cut before them: {len(lines) - 1 - len(shown)} characters)"
-        in text
-    )
+    assert f"the last {len(shown)} characters (cut before them: {len(lines) - 1 - len(shown)} characters)" in text
     assert "line 0\n" not in text
     assert 200 < len(text) <= 300
 
@@ -320,9 +312,7 @@ def test_long_words_leave_room_for_output_but_the_effect_comes_first() -> None:
     text = ended("timeout", stdout=Output(b"o" * 5000, 5000), **words).for_model(900)
     assert text.count("ooo") > 60
     assert "do not retry" in text
-    assert "stdout: not shown (5000 characters)" in ended(
-        "timeout", stdout=Output(b"o" * 5000, 5000)
-    ).for_model(80)
+    assert "stdout: not shown (5000 characters)" in ended("timeout", stdout=Output(b"o" * 5000, 5000)).for_model(80)
 
 
 @settings(deadline=None)

@@ -49,9 +49,7 @@ def test_the_shipped_bytes_are_what_the_script_builds(machine: str) -> None:
         pytest.skip("the build script is not shipped with the tests")
     script = builder()
     if script.libseccomp_version() != script.LIBSECCOMP_VERSION:
-        pytest.skip(
-            f"built with libseccomp {script.LIBSECCOMP_VERSION}, here is {script.libseccomp_version()}"
-        )
+        pytest.skip(f"built with libseccomp {script.LIBSECCOMP_VERSION}, here is {script.libseccomp_version()}")
     folder = Path(seccomp.__file__).parent / "filters"
     for name, content in script.build(machine).items():
         assert (folder / name).read_bytes() == content, f"run {SCRIPT.name}: {name} is stale"
@@ -181,9 +179,7 @@ REFUSED = [
 
 
 def nulled(name: str, arguments: tuple[int, ...]) -> str:
-    os.dup2(
-        os.open(os.devnull, os.O_RDWR), 0
-    )  # a terminal call on /dev/null is ENOTTY unless the filter answers
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)  # a terminal call on /dev/null is ENOTTY unless the filter answers
     return call(name, *arguments)
 
 
@@ -308,9 +304,7 @@ def interpreters() -> list[list[str]]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("command", interpreters(), ids=lambda command: Path(command[0]).name)
 def test_programs_start_and_keep_the_filter(kind: str, command: list[str]) -> None:
-    answer = in_child(
-        kind, lambda: subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
-    )
+    answer = in_child(kind, lambda: subprocess.run(command, capture_output=True, text=True, timeout=30).stdout)
     assert answer == "42\n"
     show = ["cat", "/proc/self/status"]
     status = in_child(kind, lambda: subprocess.run(show, capture_output=True, text=True, timeout=30).stdout)
@@ -322,9 +316,7 @@ def test_programs_start_and_keep_the_filter(kind: str, command: list[str]) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_setuid_program_gives_nothing(kind: str) -> None:
-    found = next(
-        (p for p in ("/usr/bin/su", "/usr/bin/passwd", "/usr/bin/mount") if os.access(p, os.X_OK)), None
-    )
+    found = next((p for p in ("/usr/bin/su", "/usr/bin/passwd", "/usr/bin/mount") if os.access(p, os.X_OK)), None)
     if found is None or os.getuid() != 0:
         pytest.skip("no setuid program, or not root")
     assert in_child(kind, lambda: status_field("NoNewPrivs")) == "1"

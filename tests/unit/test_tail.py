@@ -99,7 +99,7 @@ def test_a_pump_counts_keeps_and_hands_on(loop: Loop, pipe: tuple[int, int]) -> 
     reading, writing = pipe
     sizes: list[int] = []
     sink = Slow()
-    pump = Pump(loop, "stdout", reading, 4, sink, sizes.append)
+    pump = Pump(loop, ("stdout", reading, None), 4, sink, sizes.append)
     os.write(writing, b"abcdef")
     run_until(loop, lambda: pump.tail.total == 6)
     os.close(writing)
@@ -111,7 +111,7 @@ def test_nothing_is_read_while_the_sink_is_full(loop: Loop, pipe: tuple[int, int
     reading, writing = pipe
     sink = Slow()
     sink.is_full = True
-    pump = Pump(loop, "stdout", reading, 100, sink, lambda size: None)
+    pump = Pump(loop, ("stdout", reading, None), 100, sink, lambda size: None)
     os.write(writing, b"wait")
     woken: list[bool] = []
     loop.at(monotonic() + 0.05, lambda: woken.append(True))
@@ -127,7 +127,7 @@ def test_a_broken_sink_closes_the_pipe_so_that_the_writer_learns_of_it(loop: Loo
     reading, writing = pipe
     sink = Slow()
     sink.is_broken = True
-    pump = Pump(loop, "stdout", reading, 100, sink, lambda size: None)
+    pump = Pump(loop, ("stdout", reading, None), 100, sink, lambda size: None)
     os.write(writing, b"x")
     run_until(loop, lambda: not pump.open)
     with pytest.raises(BrokenPipeError):
@@ -138,7 +138,7 @@ def test_drain_takes_what_is_there_and_does_not_wait_for_the_end(loop: Loop, pip
     reading, writing = pipe
     size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 1 << 20)
     sink = Slow()
-    pump = Pump(loop, "stdout", reading, 10, sink, lambda size: None)
+    pump = Pump(loop, ("stdout", reading, None), 10, sink, lambda size: None)
     os.set_blocking(writing, False)
     written = os.write(writing, b"x" * (size - 3)) + os.write(writing, b"end")
     began = monotonic()
@@ -153,7 +153,7 @@ def test_drain_is_bounded_against_a_writer_that_never_stops(loop: Loop, pipe: tu
     import subprocess
 
     reading, writing = pipe
-    pump = Pump(loop, "stdout", reading, 10, None, lambda size: None)
+    pump = Pump(loop, ("stdout", reading, None), 10, None, lambda size: None)
     with subprocess.Popen(["yes"], stdout=writing) as flood:
         run_until(loop, lambda: pump.tail.total > 0)
         before = pump.tail.total
@@ -162,10 +162,43 @@ def test_drain_is_bounded_against_a_writer_that_never_stops(loop: Loop, pipe: tu
     assert pump.tail.total - before <= DRAIN_BYTES + 65536
 
 
-def test_a_closed_terminal_is_the_end_and_not_an_error(loop: Loop) -> None:
-    master, slave = os.openpty()
-    pump = Pump(loop, "stdout", master, 100, None, lambda size: None)
-    os.write(slave, b"bye")
-    os.close(slave)  # reading the master then gives EIO
-    run_until(loop, lambda: not pump.open)
-    assert pump.tail.last() == b"bye"
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """(our side, the payload's side); a pump closes both."""
+    sides = os.openpty()
+    yield sides
+    for fd in sides:
+        try:
+            os.close(fd)
+        except OSError:
+            pass
+
+
+def test_a_terminal_that_everybody_closed_is_read_on_when_it_is_opened_again(
+    loop: Loop, terminal: tuple[int, int]
+) -> None:
+    ours, theirs = terminal
+    name = os.ttyname(theirs)
+    pump = Pump(loop, ("stdout", ours, theirs), 100, None, lambda size: None)
+    said = b""
+    for word in (b"one,", b"two,", b"three"):
+        payload = os.open(name, os.O_RDWR | os.O_NOCTTY)
+        os.write(payload, word)
+        os.close(payload)
+        said += word
+        run_until(loop, lambda said=said: pump.tail.total == len(said))
+        assert pump.read() is False  # nothing now, and neither an end nor EIO
+        assert pump.open
+    assert pump.tail.last() == b"one,two,three"
+
+
+def test_a_pump_closes_both_sides_of_a_terminal(loop: Loop, terminal: tuple[int, int]) -> None:
+    ours, theirs = terminal
+    pump = Pump(loop, ("stdout", ours, theirs), 100, None, lambda size: None)
+    os.write(theirs, b"bye")
+    pump.drain()
+    assert pump.tail.last() == b"bye" and not pump.open
+    for fd in terminal:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+    pump.close()  # a second time is harmless

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -78,8 +79,8 @@ def test_a_json_frame_is_json_of_ascii() -> None:
 
 
 def test_the_kinds_are_single_bytes_and_differ_within_a_direction() -> None:
-    down = [wire.RUN, wire.OPEN, wire.EXEC, wire.CANCEL, wire.HURRY, wire.KILL]
-    up = [wire.STARTED, wire.OUTPUT, wire.DONE, wire.OPENED, wire.GONE, wire.FAILED]
+    down = [wire.RUN, wire.OPEN, wire.EXEC, wire.CANCEL, wire.HURRY, wire.KILL, wire.PING]
+    up = [wire.STARTED, wire.OUTPUT, wire.DONE, wire.OPENED, wire.GONE, wire.FAILED, wire.PONG]
     for kinds in (down, up):
         assert {len(kind) for kind in kinds} == {1}
         assert len(set(kinds)) == len(kinds)
@@ -118,3 +119,21 @@ def test_a_peer_that_resets_is_the_end_and_not_an_error(pair: tuple[socket.socke
     left.send(b"unread")
     right.close()  # with data unread: a reset for the other side
     assert wire.receive(left) == (b"", [])
+
+
+def test_receive_fds_closes_on_exec_and_takes_no_more_than_asked(pair: tuple[socket.socket, socket.socket]) -> None:
+    left, right = pair
+    source = os.memfd_create("hello")
+    os.write(source, b"hello")
+    os.set_inheritable(source, True)
+    before = len(os.listdir("/proc/self/fd"))
+    socket.send_fds(right, [b"three"], [source] * 3)
+    data, fds = wire.receive_fds(left, 16, 2)
+    try:
+        assert data == b"three" and len(fds) == 2
+        assert len(os.listdir("/proc/self/fd")) == before + 2  # none came in unnoticed
+        assert all(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in fds)
+        assert [os.pread(fd, 10, 0) for fd in fds] == [b"hello", b"hello"]
+    finally:
+        for fd in (*fds, source):
+            os.close(fd)

@@ -27,7 +27,7 @@ def request(
     umask: int,
     nice: int,
     oom_score_adj: int,
-    open_files: int,
+    open_files: tuple[int, int],
     rlimits: list[tuple[int, int]],
     affinity: list[int] | None,
     tty: bool,
@@ -123,8 +123,12 @@ def set_oom_score_adj(value: int) -> None:
 def _limit(command: Request) -> None:
     if command["affinity"]:
         os.sched_setaffinity(0, command["affinity"])
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (command["open_files"], hard))
+    soft, hard = command["open_files"]
+    highest = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # it may have been lower when the supervisor started
+    if highest != resource.RLIM_INFINITY:
+        hard = highest if hard == resource.RLIM_INFINITY else min(hard, highest)
+        soft = hard if soft == resource.RLIM_INFINITY else min(soft, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     for which, value in command["rlimits"]:
         hard = resource.getrlimit(which)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)

@@ -130,6 +130,7 @@ def prepare_command(
         place.isolation, dict(options.env or {}), clear=options.clear_env,
         defaults=options.env_defaults and not options.tty, python=python,
     )  # fmt: skip
+    _check_sizes(env)
     grace = (
         0.0 if options.grace == 0 and not isinstance(options.grace, bool) else clock.check_limit("grace", options.grace)
     )
@@ -158,7 +159,7 @@ def prepare_command(
         umask=_umask(),
         nice=os.getpriority(os.PRIO_PROCESS, 0),
         stream=stream,
-        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE),
         oom_score_adj=int(read("/proc/self/oom_score_adj").strip() or 0),
     )
 
@@ -185,6 +186,15 @@ def check_argv(argv: Sequence[str]) -> tuple[str, ...]:
             allowed = f"the kernel allows {MAX_ARGUMENT_BYTES} for one"
             raise UsageError(f"the command's word {number} has {size} bytes, {allowed}: pass it in a file or on stdin")
     return words
+
+
+def _check_sizes(env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        size = len(os.fsencode(name)) + 1 + len(os.fsencode(value))
+        if size > MAX_ARGUMENT_BYTES:
+            raise UsageError(
+                f"env: {name} has {size} bytes; the kernel allows {MAX_ARGUMENT_BYTES} for one: use a file"
+            )
 
 
 def _tail(given: int) -> int:

@@ -9,6 +9,7 @@ the clock of the process that collected it has completed, even if this process n
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -122,10 +123,13 @@ class Call:
             self.witness.watch_input(self._input_report)
 
     def _not_started(self, number: int, step: str) -> None:
+        """Nothing ran. Only a program that is missing or cannot be run is the command's own fault (126, 127)."""
         self.record.start_failed = (number, step)
+        own_fault = step == "exec" and number != errno.E2BIG
+        status, reason = (Status.ERROR, None) if own_fault else (Status.REFUSED, "policy")
         if self.owns_room:
-            self.stop(Status.ERROR, grace=0, wait=False)
-        elif self.decide(Status.ERROR):
+            self.stop(status, reason=reason, grace=0, wait=False)
+        elif self.decide(status, reason=reason):
             self._finish()
 
     # -- the limits --------------------------------------------------------------------------------------------------

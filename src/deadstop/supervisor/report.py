@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -141,11 +142,22 @@ def _problem(record: Record) -> str | None:
         return f"the sandbox could not be set up: {record.setup_failed[1]}"
     if record.start_failed:
         number, step = record.start_failed
+        if number == errno.E2BIG:
+            return _too_large(record.command)
         what = record.command.argv[0] if step == "exec" else step
         if step == "cwd":
             what = f"working folder {record.command.cwd or ''}".strip()
         return f"{what}: {os.strerror(number)}"
     return None
+
+
+def _too_large(command: Command) -> str:
+    size = sum(len(os.fsencode(word)) + 1 for word in command.argv)
+    size += sum(len(os.fsencode(name)) + len(os.fsencode(value)) + 2 for name, value in command.env.items())
+    allowed = os.sysconf("SC_ARG_MAX")
+    return (
+        f"the command and its environment have {size} bytes; the kernel allows {allowed}: pass it in a file or on stdin"
+    )
 
 
 def _receipt(call: Call) -> Receipt | None:
