@@ -27,6 +27,7 @@ from deadstop.schema import result_schema
 INPUTS = Path(__file__).resolve().parent / "inputs"
 AT_ONCE = 4
 SLACK_S = 1.0  # what a call may take beyond its limit and grace, start of the interpreter included
+START_S = 2.0  # for two interpreters to start beside as many others as the test run has workers
 VALIDATOR = jsonschema.Draft202012Validator(result_schema())
 
 Ground = tuple[str, str]  # host name, isolation
@@ -146,7 +147,8 @@ def check(ended: Ended, *, slack: float = SLACK_S) -> None:
     VALIDATOR.validate(result)
     assert ended.survivors == []
     if ended.timeout is not None:
-        assert ended.elapsed <= ended.timeout + ended.grace + slack, (ended.elapsed, result)
+        assert result["duration_s"] <= ended.timeout + ended.grace + slack, result
+        assert ended.elapsed <= ended.timeout + ended.grace + slack + START_S, (ended.elapsed, result)
     assert ended.exit_status == ToolResult.from_dict(result).exit_status()
     if result["receipt"]:
         assert result["receipt"]["survivors"] == 0 and result["receipt"]["unkillable"] == []

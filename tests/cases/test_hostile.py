@@ -89,7 +89,7 @@ time.sleep(30)
 """
 
 
-@case(CHAIN, python=True, timeout=1.5, alone=True)
+@case(CHAIN, python=True, timeout=4, alone=True)
 def two_hundred_sessions_one_below_the_other(ended: Ended) -> None:
     timed_out(ended)
     assert ended.out == "deep\n"

@@ -166,7 +166,7 @@ HELD_OUT = [
     Zoo("python asks /dev/null again", INPUT, payload("ask_again.py"), "python", busy=True),
     Zoo("shell confirms for ever", INPUT,
         "while true; do printf 'Continue? [y/N] '; read -r x; [ \"$x\" = y ] && break; done", "bash", busy=True),
-    Zoo("ls fails for ever", ("retry_loop", "output_flood"), "while true; do ls /nonexistent; done", busy=True),
+    Zoo("ls fails for ever", ("retry_loop", "output_flood", "zombie_wait"), "while true; do ls /nonexistent; done", busy=True),
     Zoo("queue without producer", ("pipe_wait", "lock_wait"), payload("queue_without_producer.py"), "python"),
     Zoo("input of a child not closed", "pipe_wait", payload("unclosed_input.py")),
     Zoo("socket pair", "pipe_wait", payload("socket_pair.py"), "python"),
