@@ -283,7 +283,7 @@ class Call:
 
     def _count(self) -> int:
         """How many there are now, counted only as far as it delays nothing."""
-        members = len(self.room.boundary.members(limit=64))
+        members = self.room.boundary.count(limit=64)
         self.record.processes = max(self.record.processes, members)
         return members
 
