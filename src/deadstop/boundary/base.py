@@ -142,7 +142,7 @@ class Boundary:
         return [pid for pid in descendants(self.pid, limit=limit) if pid not in ours and not _is_zombie(pid)]
 
     def count(self, limit: int) -> int:
-        """How many there are inside that are not ours. From the cgroup in one read; without one walked up to `limit`."""
+        """How many inside are not ours: from the cgroup in one read, without one by walking, up to `limit`."""
         if self.group and self.group.v2:
             ours = {str(pid) for pid in self.helpers() | {self.pid}}
             return len(set(read(f"{self.group.v2}/cgroup.procs", 1 << 20).split()) - ours)
