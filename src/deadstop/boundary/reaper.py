@@ -96,13 +96,18 @@ def terminate_descendants(spare: frozenset[int]) -> None:
 def drain(*, seconds: float = 30.0) -> bool:
     """Kill all descendants of this process until none is left; False if some were left after `seconds`. Blocks.
 
-    First all are stopped: a killed process of a fork bomb makes room for another, a stopped one does not, and it leaves
-    the processor to us. What a pass missed is found by the next one, for it is still a descendant.
+    What a pass missed is found by the next one, for it is still a descendant. If any were born after a pass they
+    multiply, and all are stopped before the next kill: a killed process of a bomb makes room for another, a stopped one
+    does not, and it leaves the processor to us.
     """
     end = time.monotonic() + seconds
-    while _stop_running() and time.monotonic() < end:
-        pass
+    seen: set[int] = set()
     while time.monotonic() < end:
+        now = set(descendants(os.getpid()))
+        if seen and now - seen:
+            while _stop_running() and time.monotonic() < end:
+                pass
+        seen |= now
         if sweep(frozenset()):
             return True
         time.sleep(0.0005)  # bounded by `end`; for killed processes to get on their way out
