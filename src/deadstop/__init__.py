@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .errors import ToolStartError as ToolStartError
     from .errors import ToolTimeoutError as ToolTimeoutError
     from .errors import UsageError as UsageError
-    from .executor.run import Boundary as Boundary
+    from .executor.boundary import Boundary as Boundary
     from .executor.run import run as run
     from .executor.run import run_async as run_async
     from .model import Isolation as Isolation
@@ -51,7 +51,7 @@ _HOME = {
     "CancelToken": "cancel",
     "deadline": "deadlines",
     "remaining": "deadlines",
-    "Boundary": "executor.run",
+    "Boundary": "executor.boundary",
     "run": "executor.run",
     "run_async": "executor.run",
     "Isolation": "model",

@@ -375,15 +375,13 @@ def test_fifty_opened_and_closed_leave_nothing(host: Host) -> None:
         host,
         """
         def groups():
-            found = set()
-            for base, folders, _ in os.walk("/sys/fs/cgroup"):
-                ours = [name for name in folders if name.startswith(f"deadstop-{supervisor_pid()}-")]
-                found |= {os.path.join(base, name) for name in ours}
-            return found
+            import glob
+            name = f"deadstop-{supervisor_pid()}-*"
+            return {path for depth in range(1, 6) for path in glob.glob("/sys/fs/cgroup/" + "*/" * depth + name)}
         def mounts():
             return open("/proc/self/mountinfo").read().count("\\n")
         def folders():
-            return {n for n in os.listdir("/tmp") if "deadstop" in n and not n.startswith("deadstop-test")}
+            return {n for n in os.listdir("/tmp") if "deadstop" in n and not n.startswith(("deadstop-test", "deadstop-planted"))}
         run(["true"])
         before = (groups(), mounts(), folders(), fds(), fds(supervisor_pid()))
         sandbox = len(sys.argv) > 1
