@@ -23,9 +23,7 @@ def ground(request):
 
     def batch_of(case: Zoo) -> list[Zoo]:
         alike = [other for other in chosen if other.busy == case.busy]
-        size = BUSY_AT_A_TIME if case.busy else pytestmark = pytest.mark.alone  # a dozen programs at a time, and each is looked at in a given moment
-
-QUIET_AT_A_TIME
+        size = BUSY_AT_A_TIME if case.busy else QUIET_AT_A_TIME
         start = alike.index(case) // size * size
         return alike[start : start + size]
 

@@ -381,7 +381,8 @@ def test_fifty_opened_and_closed_leave_nothing(host: Host) -> None:
         def mounts():
             return open("/proc/self/mountinfo").read().count("\\n")
         def folders():
-            return {n for n in os.listdir("/tmp") if "deadstop" in n and not n.startswith(("deadstop-test", "deadstop-planted"))}
+            others = ("deadstop-test", "deadstop-planted")
+            return {n for n in os.listdir("/tmp") if "deadstop" in n and not n.startswith(others)}
         run(["true"])
         before = (groups(), mounts(), folders(), fds(), fds(supervisor_pid()))
         sandbox = len(sys.argv) > 1

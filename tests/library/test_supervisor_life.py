@@ -124,7 +124,8 @@ def test_a_caller_that_holds_the_interpreter_lock_does_not_stop_the_deadline(hos
             while time.monotonic() - began < 1.5:
                 one = time.monotonic(); 3 ** 2_500_000; held.append(time.monotonic() - one)   # one C call, lock held
         thread = threading.Thread(target=hold)
-        script = "exec >beat; exec \"" + sys.executable + "\" -c '" + beat.replace("'", '"') + "'"
+        import shlex
+        script = "exec >beat; exec " + shlex.join([sys.executable, "-c", beat])
         threading.Timer(0.3, thread.start).start()
         began = time.monotonic()
         r = run(["bash", "-c", script], timeout=1, grace=0, on_output=lambda *_: None)
