@@ -9,6 +9,7 @@ docs/design.md).
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 
@@ -53,6 +54,9 @@ def write(path: str, text: str) -> bool:
         os.close(fd)
 
 
+_numbers = itertools.count(1)  # of this process: a name that is still busy is never asked for again
+
+
 class Hierarchies:
     """Where this process may make groups, found once: `v2` (a folder or None) and one folder per v1 controller."""
 
@@ -61,7 +65,6 @@ class Hierarchies:
         self.v2_controllers: frozenset[str] = frozenset()
         self.v1: dict[str, str] = {}
         self.reasons: dict[str, str] = {}
-        self._count = 0
         self._tag = f"{PREFIX}{os.getpid()}-{_start_time(os.getpid())}-"
         if "cgroup" in denied():
             self.reasons = dict.fromkeys((*CONTROLLERS, "kill"), "denied by DEADSTOP_DENY")
@@ -104,8 +107,7 @@ class Hierarchies:
 
     def create(self, *, memory: int | None = None, pids: int | None = None, cpus: float | None = None) -> Group:
         """A group with these limits. What could not be set is absent from `Group.enforced`."""
-        self._count += 1
-        name = f"{self._tag}{self._count}"
+        name = f"{self._tag}{next(_numbers)}"
         wanted = {"memory": memory, "pids": pids, "cpu": cpus}
         group = Group(name, self.v2)
         for controller, value in wanted.items():

@@ -56,6 +56,7 @@ class Call:
         self.stdio: list[int] | None = stdio
         self.record = Record(command, started=clock.monotonic(), started_at=clock.now_iso(), gap_before=loop.gap_s)
         self.last_output = self.record.started
+        self.handed_over = False
         self.leader = 0
         self.leader_fd = -1
         self.witness = Witness(self)
@@ -86,6 +87,7 @@ class Call:
         )  # fmt: skip
         try:
             self.room.boundary.run(self.number, request, self.stdio)
+            self.handed_over = True  # init takes orders one after another: a SIGTERM sent now finds it started
         except OSError as problem:
             self._not_started(problem.errno or 0, "start")
         self._close_stdio()
@@ -263,7 +265,7 @@ class Call:
 
     def _after_evidence(self) -> None:
         self.witness.stop()
-        if self.grace and self.leader and self.record.leader_status is None:
+        if self.grace and self.handed_over and self.record.leader_status is None:
             self._count()
             self.room.terminate()
             self.record.methods.append("SIGTERM")
