@@ -15,8 +15,9 @@ _THREADS = 48
 
 def explain(snapshot: Snapshot, pid: int) -> Finding:
     """What a member waits for, and for whom. Never raises; kind "unknown" where nothing can be read."""
-    found = snapshot.after[pid]
-    me = snapshot.who(pid)
+    found, me = snapshot.after.get(pid), snapshot.who(pid)
+    if found is None:
+        return Finding("unknown", pid, f"{me} went away while it was read", 0.1)
     if found.state in "Tt":
         cause = "traced" if found.state == "t" else "by a signal, or by terminal access from the background"
         return Finding("stopped", pid, f"{me} is stopped ({cause})", 0.97)

@@ -109,7 +109,7 @@ class Snapshot:
             self._children = {}
             for found in self.after.values():
                 self._children.setdefault(found.parent, []).append(found.pid)
-        return self._children.get(pid, [])
+        return [child for child in self._children.get(pid, []) if child in self.after]
 
     def descriptor(self, pid: int, number: int) -> tuple[str, str]:
         """proc.descriptor, read once; a refusal is noted in `denied`."""
