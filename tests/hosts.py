@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,15 @@ class Host:
         while (left := self.survivors()) and time.monotonic() < end:
             time.sleep(0.002)
         assert left == []
+
+
+def within(seconds: float, happened: Callable[[], bool]) -> float:
+    """Wait until something is true; how long that took. Fails when it does not come."""
+    begin = time.monotonic()
+    while not happened():
+        assert time.monotonic() - begin < seconds, f"not within {seconds} s"
+        time.sleep(0.002)
+    return time.monotonic() - begin
 
 
 def _python_for(uid: int) -> str | None:

@@ -8,13 +8,12 @@ import signal
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hosts import Host
+from hosts import Host, within
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PIPES: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -49,15 +48,6 @@ while True:
 """
 
 
-def _within(seconds: float, happened: Callable[[], bool]) -> float:
-    """Wait until something is true; how long that took. Fails when it does not come."""
-    begin = time.monotonic()
-    while not happened():
-        assert time.monotonic() - begin < seconds, f"not within {seconds} s"
-        time.sleep(0.002)
-    return time.monotonic() - begin
-
-
 def _written(path: Path) -> bool:
     try:
         return path.stat().st_size > 0
@@ -86,7 +76,7 @@ def test_each_signal_cancels_and_leaves_nothing(host: Host, payload: str) -> Non
     processes = [host.start(*words, str(mark), **PIPES) for mark in marks]
     try:
         for mark in marks:
-            _within(15, lambda mark=mark: _written(mark))  # type: ignore[misc]
+            within(15, lambda mark=mark: _written(mark))  # type: ignore[misc]
         for process, number in zip(processes, SIGNALS, strict=True):
             process.send_signal(number)
         sent = time.monotonic()
@@ -109,7 +99,7 @@ def test_without_json_the_verdict_says_that_it_was_cancelled(one_host: Host) -> 
     mark = one_host.folder / "ready"
     process = one_host.start("run", "--", "bash", "-c", OBEDIENT, "bash", str(mark), **PIPES)
     try:
-        _within(15, lambda: _written(mark))
+        within(15, lambda: _written(mark))
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=10)
         assert (process.returncode, out) == (130, b"")
@@ -126,10 +116,10 @@ def test_a_second_interrupt_during_the_grace_ends_at_once(host: Host) -> None:
     words = ["run", "--json", "--timeout", "30", "--grace", "5s", "--", "bash", "-c", payload, "bash"]
     process = host.start(*words, str(mark), str(heard), **PIPES)
     try:
-        _within(15, lambda: _written(mark))
+        within(15, lambda: _written(mark))
         process.send_signal(signal.SIGINT)
         first = time.monotonic()
-        _within(10, lambda: _written(heard))  # SIGTERM is out: this is the grace
+        within(10, lambda: _written(heard))  # SIGTERM is out: this is the grace
         process.send_signal(signal.SIGINT)
         second = time.monotonic()
         result = _finish(process, 10)
@@ -150,7 +140,7 @@ def test_two_signals_that_arrive_together_are_a_second_interrupt(one_host: Host)
     words = ["run", "--json", "--timeout", "30", "--grace", "5s", "--", "bash", "-c", HOSTILE, "bash", str(mark)]
     process = one_host.start(*words, **PIPES)
     try:
-        _within(15, lambda: _written(mark))
+        within(15, lambda: _written(mark))
         for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
             process.send_signal(number)
         begin = time.monotonic()
@@ -173,7 +163,7 @@ def test_a_signal_before_the_boundary_is_ready_is_not_lost(host: Host) -> None:
     """Sent as soon as it is caught, while the boundary is still being made, or the command just begins."""
     for number in (signal.SIGTERM, signal.SIGHUP) * 3:
         process = host.start("run", "--json", "--timeout", "5", "--grace", "0", "--", "sleep", "60", **PIPES)
-        _within(10, lambda process=process, number=number: _catches(process, number))  # type: ignore[misc]
+        within(10, lambda process=process, number=number: _catches(process, number))  # type: ignore[misc]
         process.send_signal(number)
         begin = time.monotonic()
         result = _finish(process, 10)
@@ -189,7 +179,7 @@ def test_a_hangup_that_nohup_ignores_is_ignored(one_host: Host) -> None:
     words = ["bash", "-c", 'trap "" HUP; exec "$@"', "bash", *cli, str(mark)]
     process = one_host.popen(words, **{**PIPES, "stdin": subprocess.PIPE})
     try:
-        _within(15, lambda: _written(mark))
+        within(15, lambda: _written(mark))
         process.send_signal(signal.SIGHUP)
         out, _ = process.communicate(b"still here\n", timeout=10)
         assert (process.returncode, out) == (0, b"still here\n")
@@ -204,10 +194,10 @@ def _kill_over_a_crowd(host: Host, mark: Path) -> float:
     crowd = ["--", host.python, "-c", CROWD_SOURCE, str(CROWD), str(mark)]
     process = host.start("run", "--timeout", "60", *crowd, **PIPES)
     try:
-        _within(20, lambda: _written(mark))
+        within(20, lambda: _written(mark))
         assert len(host.survivors()) > CROWD
         process.kill()
-        return _within(5, lambda: not host.survivors())
+        return within(5, lambda: not host.survivors())
     finally:
         process.kill()
         process.communicate(timeout=10)

@@ -11,24 +11,14 @@ import pty
 import select
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hosts import Host
+from hosts import Host, within
 
 PIPES: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-
-
-def _within(seconds: float, happened: Callable[[], bool]) -> float:
-    """Wait until something is true; how long that took. Fails when it does not come."""
-    begin = time.monotonic()
-    while not happened():
-        assert time.monotonic() - begin < seconds, f"not within {seconds} s"
-        time.sleep(0.002)
-    return time.monotonic() - begin
 
 
 def _shell(host: Host, redirect: str, *words: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -119,10 +109,10 @@ def test_carriage_returns_zeros_and_half_characters_pass(one_host: Host) -> None
 def test_a_deadline_is_kept_though_the_reader_sleeps(host: Host) -> None:
     process = host.start("run", "--timeout", "1", "--", "yes", **PIPES)
     begin = time.monotonic()
-    _within(10, lambda: any(words == "yes " for words in host.survivors()))
-    _within(3, lambda: not any(words == "yes " for words in host.survivors()))
+    within(10, lambda: any(words == "yes " for words in host.survivors()))
+    within(3, lambda: not any(words == "yes " for words in host.survivors()))
     assert time.monotonic() - begin < 2.5  # dead at its deadline, with nothing read and a full pipe before it
-    _within(3, lambda: time.monotonic() - begin > 1.5)
+    within(3, lambda: time.monotonic() - begin > 1.5)
     out, err = _communicate(process, 5)
     assert process.returncode == 124
     assert out and not out.replace(b"y\n", b"").strip(b"y")
@@ -142,8 +132,8 @@ def test_output_of_a_command_that_ended_waits_for_a_slow_reader(host: Host) -> N
     script = 'head -c 150000 /dev/zero; touch "$1"'
     try:
         process = host.start("run", "--timeout", "20", "--", "bash", "-c", script, "bash", str(mark), **PIPES)
-        _within(15, mark.exists)
-        _within(5, lambda: not any("head -c" in words and "deadstop" not in words for words in host.survivors()))
+        within(15, mark.exists)
+        within(5, lambda: not any("head -c" in words and "deadstop" not in words for words in host.survivors()))
         out, _ = _communicate(process, 10)
         assert (process.returncode, len(out)) == (0, 150_000)
     finally:

@@ -328,10 +328,10 @@ def test_binds_are_parsed_and_ordered(project: Path) -> None:
     assert parse_bind("file:/data/in.txt") == (f"{project}/file", "/data/in.txt")
     (project / "link").symlink_to("a")
     assert parse_bind("link") == (f"{project}/a", f"{project}/link")
-    binds, _ = sandbox_binds(str(project), ("a:/work/sub",), ("file:/work", "a:/z"))
+    binds, _ = sandbox_binds(str(project), ("a:/place/sub",), ("file:/place", "a:/z"))
     targets = [target for _, target, _ in binds]
-    assert targets == sorted(targets) and targets.index("/work") < targets.index("/work/sub")
-    assert (f"{project}/a", "/work/sub", True) in binds and (f"{project}/a", "/z", False) in binds
+    assert targets == sorted(targets) and targets.index("/place") < targets.index("/place/sub")
+    assert (f"{project}/a", "/place/sub", True) in binds and (f"{project}/a", "/z", False) in binds
 
 
 def test_a_later_bind_of_the_same_path_wins(project: Path) -> None:
@@ -446,7 +446,7 @@ def test_a_broken_pyvenv_is_no_virtual_environment(project: Path, content: bytes
 
 def test_a_home_in_pyvenv_cannot_bring_in_a_system_folder(project: Path) -> None:
     """The project is the model's to write: what its pyvenv.cfg names must not widen what it sees."""
-    for home in ("/etc/x", "/root/bin", "/home/someone/bin", "/var/lib", "relative/bin", "/", ""):
+    for home in ("/etc/x", "/nowhere/bin", "/home/someone/bin", "/var/lib", "relative/bin", "/", ""):
         folder = project / ".venv"
         if not folder.exists():
             virtual_environment(folder, home)
