@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._version import __version__ as __version__
+    from .budget import Task as Task
     from .cancel import CancelToken as CancelToken
     from .deadlines import deadline as deadline
     from .deadlines import remaining as remaining
+    from .deferred import defer as defer
     from .errors import BoundaryUnavailable as BoundaryUnavailable
     from .errors import DeadstopError as DeadstopError
     from .errors import InternalError as InternalError
@@ -40,9 +42,18 @@ if TYPE_CHECKING:
     from .errors import ToolTimeoutError as ToolTimeoutError
     from .errors import UsageError as UsageError
     from .executor.boundary import Boundary as Boundary
+    from .executor.function import call as call
+    from .executor.function_async import call_async as call_async
     from .executor.run import run as run
     from .executor.run import run_async as run_async
+    from .executor.soft import SoftLimit as SoftLimit
+    from .executor.tool import Call as Call
+    from .executor.tool import Tool as Tool
+    from .executor.tool import tool as tool
     from .model import Isolation as Isolation
+    from .messages import check as check
+    from .messages import progress as progress
+    from .results import Progress as Progress
     from .results import Status as Status
     from .results import ToolResult as ToolResult
 
@@ -51,6 +62,17 @@ _HOME = {
     "CancelToken": "cancel",
     "deadline": "deadlines",
     "remaining": "deadlines",
+    "Call": "executor.tool",
+    "Tool": "executor.tool",
+    "tool": "executor.tool",
+    "call": "executor.function",
+    "call_async": "executor.function_async",
+    "progress": "messages",
+    "check": "messages",
+    "Task": "budget",
+    "defer": "deferred",
+    "SoftLimit": "executor.soft",
+    "Progress": "results",
     "Boundary": "executor.boundary",
     "run": "executor.run",
     "run_async": "executor.run",
@@ -77,13 +99,18 @@ _HOME = {
 __all__ = [
     "Boundary",
     "BoundaryUnavailable",
+    "Call",
     "CancelToken",
     "DeadstopError",
     "InternalError",
     "InvalidLimit",
     "Isolation",
     "OutcomeUnknown",
+    "Progress",
+    "SoftLimit",
     "Status",
+    "Task",
+    "Tool",
     "ToolCancelledError",
     "ToolCrashedError",
     "ToolError",
@@ -96,10 +123,16 @@ __all__ = [
     "ToolTimeoutError",
     "UsageError",
     "__version__",
+    "call",
+    "call_async",
+    "check",
     "deadline",
+    "defer",
+    "progress",
     "remaining",
     "run",
     "run_async",
+    "tool",
 ]
 
 

@@ -71,10 +71,18 @@ class VirtualClock:
         _monotonic = self._before.pop()
 
 
+_second = (0, "")  # the last one that was written out: a call made every few microseconds shares it
+
+
 def now_iso() -> str:
     """The wall clock in UTC as `2026-11-30T12:00:00.000Z`: for people to read, not for deadlines."""
+    global _second
     seconds, ms = divmod(time.time_ns() // 1_000_000, 1000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ms:03d}Z"
+    known, text = _second
+    if known != seconds:
+        text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+        _second = seconds, text
+    return f"{text}.{ms:03d}Z"
 
 
 def parse_duration(text: str) -> float | None:

@@ -13,9 +13,11 @@ from .results import (
     Evidence,
     FileTail,
     FiredLimit,
+    Late,
     LimitReport,
     Output,
     ProcessSeen,
+    Progress,
     Receipt,
     Status,
     ToolResult,
@@ -52,6 +54,8 @@ _PLAIN_KEYS = (
     "operation",
     "gap_s",
     "start_errno",
+    "deferred",
+    "traceback",
 )
 
 
@@ -86,6 +90,10 @@ def result_to_dict(result: ToolResult) -> dict[str, Any]:
         "gap_s": result.gap_s,
         "leftover": list(result.leftover),
         "start_errno": result.start_errno,
+        "late": _maybe(_late, result.late),
+        "progress": [_progress(message) for message in result.progress],
+        "deferred": result.deferred,
+        "traceback": result.traceback,
     }
 
 
@@ -155,6 +163,19 @@ def _diagnosis(diagnosis: Diagnosis) -> dict[str, Any]:
         "hint": diagnosis.hint,
         "since_s": diagnosis.since_s,
         "chain": list(diagnosis.chain),
+    }
+
+
+def _late(late: Late) -> dict[str, Any]:
+    return {"kind": late.kind, "text": late.text, "after_s": late.after_s}
+
+
+def _progress(message: Progress) -> dict[str, Any]:
+    return {
+        "text": message.text,
+        "id": message.id,
+        "replace": message.replace,
+        "data": json_value(message.data),
     }
 
 
@@ -234,6 +255,8 @@ def _read(document: Mapping[str, Any]) -> ToolResult:
         evidence=_read_evidence(document.get("evidence")),
         degraded=tuple(document.get("degraded", ())),
         leftover=tuple(document.get("leftover", ())),
+        late=_read_record(Late, document.get("late")),
+        progress=_read_all(Progress, document.get("progress", [])),
     )
     return _with_own_error(result, document.get("error"))
 

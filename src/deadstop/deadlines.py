@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deadlines: points on CLOCK_MONOTONIC that only shrink on the way down.
 
-Two ways in which an outer limit reaches an inner call: a `with deadstop.deadline(10):` block in this process, and the
-variable DEADSTOP_DEADLINE that every command is given, so that a `deadstop run` inside a command ends before its
-parent.
+Three ways in which an outer limit reaches an inner call: a `with deadstop.deadline(10):` block and the end of a task
+in this process, and the variable DEADSTOP_DEADLINE that every command is given, so that a `deadstop run` inside a
+command ends before its parent.
 """
 
 from __future__ import annotations
@@ -17,11 +17,17 @@ from . import clock
 from .errors import InvalidLimit, UsageError
 from .results import FiredLimit
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .budget import Task
+
 VARIABLE = "DEADSTOP_DEADLINE"
 NESTED_MARGIN_S = 0.1  # a nested call ends this long before its parent's deadline, so that it can still report
 NESTED_KILL_MARGIN_S = 0.05
 
 _block: ContextVar[tuple[float, float] | None] = ContextVar("deadstop_deadline", default=None)
+# The tasks that are entered, the innermost last. Kept here, so that nothing of a budget is loaded where none is used.
+entered: ContextVar[tuple[Task, ...]] = ContextVar("deadstop_tasks", default=())
 
 
 @contextmanager
@@ -43,9 +49,16 @@ def deadline(seconds: float) -> Iterator[None]:
         _block.reset(token)
 
 
+def enter(end: float, seconds: float) -> None:
+    """In a context of its own: everything from here on ends by `end`, if nothing ends it before."""
+    outer = _block.get()
+    if outer is None or end < outer[0]:
+        _block.set((end, seconds))
+
+
 def remaining() -> float | None:
-    """Seconds left until the nearest outer deadline, never below 0; None without one."""
-    ends = [end for end in (_block_end(), inherited()) if end is not None]
+    """Seconds left until the nearest outer deadline or the end of the task, never below 0; None without one."""
+    ends = [end for end in (_block_end(), _task_end(), inherited()) if end is not None]
     return max(0.0, min(ends) - clock.monotonic()) if ends else None
 
 
@@ -54,18 +67,37 @@ def _block_end() -> float | None:
     return block[0] if block else None
 
 
+_call_end: float | None = None
+
+
+def enter_call(end: float | None) -> None:
+    """In a call worker, which runs one call at a time: every call made from now on is nested in one with this end."""
+    global _call_end
+    _call_end = end
+
+
+def _task_end() -> float | None:
+    tasks = entered.get()
+    return tasks[-1].end if tasks else None
+
+
 def inherited() -> float | None:
-    """The parent command's deadline, from the environment. 0 or a time gone by means: already over."""
+    """The end of the call that this process is, or runs. 0 or a time gone by means: already over."""
     text = os.environ.get(VARIABLE)
     if text is None:
-        return None
+        return _call_end
     try:
         value = float(text)
     except ValueError:
         value = float("nan")
     if not 0 <= value < float("inf"):
         raise UsageError(f"{VARIABLE}: {text!r} is not a point on the monotonic clock in seconds")
-    return value
+    return value if _call_end is None else min(value, _call_end)
+
+
+def nested() -> bool:
+    """Whether any limit holds here besides a call's own."""
+    return _block.get() is not None or bool(entered.get()) or _call_end is not None or VARIABLE in os.environ
 
 
 def resolve(timeout: float | None, source: str) -> tuple[float | None, float | None, FiredLimit | None]:
@@ -76,6 +108,8 @@ def resolve(timeout: float | None, source: str) -> tuple[float | None, float | N
         candidates.append((now + timeout, None, FiredLimit("call", timeout, source)))
     if (block := _block.get()) is not None:
         candidates.append((block[0], None, FiredLimit("parent", block[1], "inherited")))
+    if (task_end := _task_end()) is not None:
+        candidates.append((task_end, None, FiredLimit("task", entered.get()[-1].end_seconds, "inherited")))
     if (parent := inherited()) is not None:
         end = parent - NESTED_MARGIN_S
         limit = FiredLimit("parent", round(max(0.0, end - now), 3), "inherited")

@@ -10,14 +10,22 @@ from .plain import plain_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from .results import ToolResult
 
-__all__ = ["narrate"]
+__all__ = ["diagnosed", "narrate"]
 
 _LINE_MAX = 400  # characters of one line of words; output is bounded by max_chars
+
+
+def _no_task() -> tuple[float | None, int | None]:
+    return None, None
+
+
+# Seconds and steps left of the task that is current. This layer knows no tasks: what knows them puts itself here.
+left_of_task: Callable[[], tuple[float | None, int | None]] = _no_task
 
 
 def narrate(result: ToolResult, max_chars: int, time_left_s: float | None, steps_left: int | None) -> str:
@@ -25,6 +33,9 @@ def narrate(result: ToolResult, max_chars: int, time_left_s: float | None, steps
     room = check_count("max_chars", max_chars)
     if room is None:
         raise InvalidLimit("max_chars=None is not allowed: give a whole number above zero")
+    time_known, steps_known = left_of_task()
+    time_left_s = time_known if time_left_s is None else time_left_s
+    steps_left = steps_known if steps_left is None else steps_left
     head = _head(result)
     if len(head) > room:
         return head[:room]
@@ -93,13 +104,14 @@ def _other_lines(result: ToolResult) -> list[str]:
         lines.append(_line(f"environment: {result.environment}"))
     if result.leftover:
         lines.append(_line(f"left behind and killed: {', '.join(result.leftover)}"))
-    hint = result.hint or _diagnosed(result)
+    hint = result.hint or diagnosed(result)
     if hint:
         lines.append(_line(f"hint: {hint}"))
     return lines
 
 
-def _diagnosed(result: ToolResult) -> str:
+def diagnosed(result: ToolResult) -> str:
+    """What the evidence says in words, for a result without a hint of its own; "" if nothing."""
     diagnosis = result.evidence.diagnosis if result.evidence else None
     return (diagnosis.hint or diagnosis.detail) if diagnosis else ""
 

@@ -19,9 +19,11 @@ __all__ = [
     "Evidence",
     "FileTail",
     "FiredLimit",
+    "Late",
     "LimitReport",
     "Output",
     "ProcessSeen",
+    "Progress",
     "Receipt",
     "Status",
     "ToolResult",
@@ -30,6 +32,18 @@ __all__ = [
 ]
 
 SCHEMA = "deadstop.result/1"
+
+
+class _Nothing(dict):  # type: ignore[type-arg]
+    """The empty mapping that every result without limits shares."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __setitem__(self, key: object, value: object) -> None:
+        raise TypeError("a result does not change")
+
+
+_NO_LIMITS: Mapping[str, LimitReport | None] = _Nothing()
 
 
 class Status(StrEnum):
@@ -174,7 +188,31 @@ class Evidence:
     files: tuple[FileTail, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One message of a running tool. With `replace`, one with the same `id` stands in its place."""
+
+    text: str
+    id: str | None = None
+    replace: bool = True
+    data: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """What a function gave after its call had been decided: evidence, never a result.
+
+    `kind` is "value" or "error", `text` its repr or message, `after_s` how long after the verdict it came (0 where
+    that is not known). `value` is the object itself where it could be had; it never leaves the process.
+    """
+
+    kind: str
+    text: str
+    after_s: float = 0.0
+    value: Any = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots: an unset field is the class's, so that building one costs little
 class ToolResult:
     """How one call ended, and everything known about it.
 
@@ -187,7 +225,7 @@ class ToolResult:
     task_id: str | None = None
     reason: str | None = None
     limit: FiredLimit | None = None
-    limits: Mapping[str, LimitReport | None] = field(default_factory=dict)
+    limits: Mapping[str, LimitReport | None] = _NO_LIMITS
     exit_code: int | None = None
     signal: int | None = None
     value: Any = None
@@ -207,6 +245,10 @@ class ToolResult:
     gap_s: float | None = None  # time the supervisor itself was stopped
     leftover: tuple[str, ...] = ()  # names of processes a completed command left behind, which were then killed
     start_errno: int | None = None  # why a command could not be started
+    late: Late | None = None  # what a function gave after the verdict
+    progress: tuple[Progress, ...] = ()  # what a function said about itself while it ran
+    deferred: str | None = None  # handle of a value that comes later (deadstop.deferred)
+    traceback: str | None = None  # where a function raised
     error_type: str | None = None  # None: the error envelope follows from the status
     error_message: str | None = None
     exception: BaseException | None = field(default=None, compare=False, repr=False)  # never leaves the process
@@ -272,6 +314,13 @@ class ToolResult:
         return result_to_dict(self)
 
     @classmethod
+    def made(cls, fields: dict[str, Any]) -> ToolResult:
+        """As the constructor, for where a call must cost microseconds: the names are not checked."""
+        result = _new(cls)
+        _dict_of(result).update(fields)
+        return result
+
+    @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> ToolResult:
         """The inverse of `to_dict`; unknown keys are ignored. Raises UsageError for anything else."""
         from .contract import result_from_dict
@@ -283,6 +332,10 @@ class ToolResult:
         from json import dumps
 
         return dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+
+_new = object.__new__
+_dict_of = vars
 
 
 _EXIT_STATUS = {

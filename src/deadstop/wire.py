@@ -4,10 +4,10 @@
 A frame is a length (4 bytes, network order), a kind (1 byte) and that many bytes. Descriptors travel with the first
 frame. Closing the socket is a message too: whoever asked for the call is gone, and the call is killed.
 
-Caller to supervisor: RUN and OPEN (first frame, JSON), EXEC (in an opened boundary, with the new call's socket),
-CANCEL, HURRY, KILL, PING. Supervisor to caller: STARTED (with a pidfd of the boundary's root), OUTPUT (stream byte and
-data), DONE (result JSON), OPENED, GONE (receipt JSON), FAILED (JSON: the error's class name and arguments),
-PONG.
+Caller to supervisor: RUN and OPEN (first frame, JSON), EXEC (in an opened boundary, with the new call's socket), POOL
+(of call workers, with its own socket and the page of deadlines), CANCEL, HURRY, KILL, PING. Supervisor to caller:
+STARTED (with a pidfd of the boundary's root), OUTPUT (stream byte and data), DONE (result JSON), OPENED, GONE (receipt
+JSON), FAILED (JSON: the error's class name and arguments), PONG.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import socket
 import struct
 from typing import Any
 
-RUN, OPEN, EXEC, CANCEL, HURRY, KILL, PING = b"R", b"B", b"X", b"C", b"H", b"K", b"I"
+RUN, OPEN, EXEC, POOL, CANCEL, HURRY, KILL, PING = b"R", b"B", b"X", b"W", b"C", b"H", b"K", b"I"
 STARTED, OUTPUT, DONE, OPENED, GONE, FAILED, PONG = b"S", b"O", b"D", b"P", b"G", b"F", b"J"
 
 STREAMS = {"stdout": b"1", "stderr": b"2"}

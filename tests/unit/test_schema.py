@@ -57,7 +57,7 @@ EXAMPLE: dict[str, Any] = json.loads(r"""
 }
 """)
 
-KEYS_ADDED_LATER = ["gap_s", "leftover", "start_errno"]
+KEYS_ADDED_LATER = ["gap_s", "leftover", "start_errno", "late", "progress", "deferred", "traceback"]
 
 ENDS: list[dict[str, Any]] = [
     {"status": Status.COMPLETED, "exit_code": 3, "leftover": ("sleep",), "gap_s": 0.2},

@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from .. import wire
 from . import payload
@@ -22,6 +22,9 @@ from .cgroup import read
 from .init import MESSAGE_BYTES
 from .limits import Applied
 from .reaper import descendants
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,16 @@ class Boundary:
             raise
         finally:
             self._inner.close()
+
+    @classmethod
+    def adopt(cls, applied: Applied, lifeline: socket.socket, pid: int, exit_fd: int) -> Self:
+        """One that a sibling process launched as a child of ours, and handed over."""
+        boundary = cls.__new__(cls)
+        boundary.applied, boundary.group = applied, applied.group
+        boundary.methods, boundary.facts, boundary._gone = [], {}, None
+        boundary.lifeline, boundary.pid, boundary.exit_fd = lifeline, pid, exit_fd
+        lifeline.setblocking(False)
+        return boundary
 
     def _launch(self) -> tuple[int, int]:
         raise NotImplementedError

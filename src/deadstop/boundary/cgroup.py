@@ -128,6 +128,18 @@ class Group:
         self.v2 = _make(f"{v2_parent}/{name}") if v2_parent else None
         self.has_kill = bool(self.v2) and os.path.exists(f"{self.v2}/cgroup.kill")
 
+    @classmethod
+    def known(cls, paths: tuple[str | None, dict[str, str]]) -> Group:
+        """A group that another process made, by its `paths`: to be joined, not to be removed."""
+        group = cls.__new__(cls)
+        group.v2, group.v1 = paths
+        group.name, group.enforced, group.has_kill = "", set(), bool(group.v2)
+        return group
+
+    @property
+    def paths(self) -> tuple[str | None, dict[str, str]]:
+        return self.v2, self.v1
+
     def limit(self, controller: str, value: float, v1_parent: str | None, in_v2: bool) -> None:
         if v1_parent:
             folder = _make(f"{v1_parent}/{self.name}")
@@ -175,6 +187,10 @@ class Group:
     def kill(self) -> bool:
         """SIGKILL to every member at once, by the kernel. False where there is no cgroup.kill."""
         return self.has_kill and write(f"{self.v2}/cgroup.kill", "1")
+
+    def freeze(self, frozen: bool) -> bool:
+        """Stop or let go every member. False where there is no freezer; it works without any v2 controller."""
+        return bool(self.v2) and write(f"{self.v2}/cgroup.freeze", "1" if frozen else "0")
 
     def populated(self) -> bool:
         return "populated 1" in read(f"{self.v2}/cgroup.events") if self.v2 else False

@@ -82,7 +82,7 @@ def _steps(command: Request, stdio: list[int], error_fd: int) -> list[tuple[str,
         ("stdio", lambda: _place(stdio[:3], error_fd)),
         ("umask", lambda: os.umask(command["umask"])),
         ("priority", lambda: restore_priority(command["nice"], command["oom_score_adj"])),
-        ("rlimits", lambda: _limit(command)),
+        ("rlimits", lambda: limit(command)),
     ]
     if command["tty"]:
         steps.insert(4, ("terminal", lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)))
@@ -120,7 +120,8 @@ def set_oom_score_adj(value: int) -> None:
         pass  # lowering it needs a privilege; never worth failing a call for
 
 
-def _limit(command: Request) -> None:
+def limit(command: Request) -> None:
+    """Put on this process what keeps its ceilings from within."""
     if command["affinity"]:
         os.sched_setaffinity(0, command["affinity"])
     soft, hard = command["open_files"]

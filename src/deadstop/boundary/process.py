@@ -28,6 +28,7 @@ class ProcessBoundary(Boundary):
 
     level = "process"
     init_name = "deadstop-init"
+    sibling = False  # born as a child of our own parent
 
     def __init__(self, applied: Applied) -> None:
         self.uid, self.gid = os.geteuid(), os.getegid()
@@ -35,6 +36,7 @@ class ProcessBoundary(Boundary):
 
     def _launch(self) -> tuple[int, int]:
         flags = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS
+        flags |= syscalls.CLONE_PARENT if self.sibling else 0
         if self.uid != 0:
             flags |= syscalls.CLONE_NEWUSER
         cgroup_fd = self.group.open_for_clone() if self.group else -1

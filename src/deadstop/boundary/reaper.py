@@ -116,11 +116,12 @@ def drain(*, seconds: float = 30.0) -> bool:
 
 def _stop_running() -> int:
     """SIGSTOP to every descendant that could still do something; how many there were."""
-    idle = frozenset(pid for pid in descendants(os.getpid()) if _state(pid) in "TtZX")
+    idle = frozenset(pid for pid in descendants(os.getpid()) if state_of(pid) in "TtZX")
     return signal_tree(os.getpid(), signal.SIGSTOP, spare=idle)
 
 
-def _state(pid: int) -> str:
+def state_of(pid: int) -> str:
+    """The letter that /proc has for it; X when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read(1024).rpartition(b") ")[2][:1].decode()

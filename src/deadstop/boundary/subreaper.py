@@ -52,10 +52,13 @@ class SubreaperBoundary(Boundary):
                 raise
             pid, self.group = os.fork(), None  # clone3 is filtered out: swept without a group
         if pid == 0:
-            payload.start(spec, stdio, error_fd, enter=self._join)
+            self._start(spec, stdio, error_fd)
         if group_fd >= 0:
             os.close(group_fd)
         return pid
+
+    def _start(self, spec: int, stdio: list[int], error_fd: int) -> NoReturn:
+        payload.start(spec, stdio, error_fd, enter=self._join)
 
     def _join(self) -> None:
         if self.group:

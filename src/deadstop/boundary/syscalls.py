@@ -48,12 +48,13 @@ def clone3(flags: int, *, cgroup_fd: int = -1) -> tuple[int, int]:
     """Fork with namespaces: (0, -1) in the child, (pid, pidfd) in the parent.
 
     Only for single-threaded callers. With `cgroup_fd` (a cgroup v2 folder) the child is born inside that group, so that
-    nothing it forks can be outside.
+    nothing it forks can be outside. With CLONE_PARENT it is a sibling, and ends with the signal that we end with.
     """
     pidfd = ctypes.c_int(-1)
     flags |= CLONE_PIDFD | (CLONE_INTO_CGROUP if cgroup_fd >= 0 else 0)
     where = ctypes.addressof(pidfd)
-    arguments = (ctypes.c_uint64 * 11)(flags, where, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, max(cgroup_fd, 0))
+    exit_signal = 0 if flags & CLONE_PARENT else signal.SIGCHLD
+    arguments = (ctypes.c_uint64 * 11)(flags, where, 0, 0, exit_signal, 0, 0, 0, 0, 0, max(cgroup_fd, 0))
     return _fork(ctypes.c_long(_CLONE3), arguments, ctypes.c_size_t(88)), pidfd.value
 
 
@@ -103,6 +104,11 @@ def die_with_parent() -> None:
 def hide_from_peers() -> None:
     """Not dumpable: processes of the same user can neither attach to this one nor read its /proc files."""
     prctl(PR_SET_DUMPABLE, 0)
+
+
+def show_to_peers() -> None:
+    """Undo `hide_from_peers` in a child that runs what the user gave us: it is to be as any process of the user's."""
+    prctl(PR_SET_DUMPABLE, 1)
 
 
 def become_subreaper() -> None:

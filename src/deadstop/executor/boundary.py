@@ -12,6 +12,7 @@ from ..errors import InternalError
 from ..model import place_to_dict
 from ..results import Receipt, ToolResult
 from . import client
+from .admission import Admission, command_key
 from .client import Call, OnOutput
 from .given import Given, Stdin, command_of
 from .prepare import COMMAND_OPTIONS, PLACE_OPTIONS, Options, check_names, over_before_start, prepare_place, refused
@@ -53,16 +54,20 @@ class Boundary:
         cancel: CancelToken | None = None, check: bool = False, **options: Unpack[CommandOptions],
     ) -> ToolResult:  # fmt: skip
         """Run a command inside, with those options of `deadstop.run` that concern one command."""
-        started = self._start(argv, options, stdin, on_output)
-        return checked(started if isinstance(started, ToolResult) else wait(started, cancel), check)
+        admission = Admission()
+        started = self._start(argv, options, stdin, on_output, admission)
+        result = started if isinstance(started, ToolResult) else admission.settled(wait(started, cancel))
+        return checked(result, check)
 
     async def run_async(
         self, argv: Sequence[str], *, stdin: Stdin = None, on_output: OnOutput | None = None,
         cancel: CancelToken | None = None, check: bool = False, **options: Unpack[CommandOptions],
     ) -> ToolResult:  # fmt: skip
         """The async twin of `run`."""
-        started = self._start(argv, options, stdin, on_output)
-        return checked(started if isinstance(started, ToolResult) else await wait_async(started, cancel), check)
+        admission = Admission()
+        started = self._start(argv, options, stdin, on_output, admission)
+        result = started if isinstance(started, ToolResult) else admission.settled(await wait_async(started, cancel))
+        return checked(result, check)
 
     def kill(self) -> Receipt:
         """End everything inside and return the receipt. Idempotent."""
@@ -87,8 +92,9 @@ class Boundary:
         self.kill()
 
     def _start(
-        self, argv: Sequence[str], options: CommandOptions, stdin: Stdin, on_output: OnOutput | None
-    ) -> Call | ToolResult:
+        self, argv: Sequence[str], options: CommandOptions, stdin: Stdin, on_output: OnOutput | None,
+        admission: Admission,
+    ) -> Call | ToolResult:  # fmt: skip
         check_names(options, COMMAND_OPTIONS, "Boundary.run")
         fixed = {name: getattr(self._options, name) for name in ("isolation", "bind_cwd")}
         asked = Options(**{**fixed, **options})
@@ -96,8 +102,10 @@ class Boundary:
         if self.receipt is not None:
             return refused(command, "policy", "this boundary has ended: open a new one")
         with Given(asked, stdin) as (cwd, source):
-            return over_before_start(command) or client.start_in(
-                self._channel, self.place.isolation, command, cwd, source, on_output
+            return (
+                over_before_start(command)
+                or admission.refusal(command.tool, command.call_id, lambda: command_key(command, asked, stdin))
+                or client.start_in(self._channel, self.place.isolation, command, cwd, source, on_output)
             )
 
     def _wait_for(self, wanted: bytes) -> Receipt | None:

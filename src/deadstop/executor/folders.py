@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from ..boundary.policy import Bind
 from ..errors import UsageError
@@ -62,6 +63,13 @@ def _virtual_environment(current: str | None, wanted: dict[str, tuple[str, bool]
             path = f"{folder}/bin:/usr/local/bin:/usr/bin:/bin"
             return {"VIRTUAL_ENV": folder, "PATH": path}, _outside_usr(home)
     return {}, []
+
+
+def python_folders() -> list[str]:
+    """This interpreter's own folders, where a sandbox does not show them already."""
+    return _outside_usr(os.path.dirname(os.path.join(sys.base_prefix, "bin", "python3"))) + (
+        [sys.prefix] if sys.prefix != sys.base_prefix else []
+    )
 
 
 def _python_home(folder: str) -> str | None:

@@ -143,7 +143,7 @@ def prepare_command(
         tool=options.tool or os.path.basename(words[0]),
         call_id=f"call_{os.urandom(10).hex()}",
         cwd=_inside_cwd(options, place),
-        task_id=options.task_id,
+        task_id=options.task_id or _current_task_id(),
         limit=limit,
         deadline=end,
         hard_end=hard_end,
@@ -156,12 +156,17 @@ def prepare_command(
         on_input_wait=options.on_input_wait,
         # Resolved now: later the payload could make a link of it, and we would read for it what it may not.
         evidence_paths=tuple(map(os.path.realpath, _paths(options.evidence_paths, "evidence_paths"))),
-        umask=_umask(),
+        umask=current_umask(),
         nice=os.getpriority(os.PRIO_PROCESS, 0),
         stream=stream,
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE),
         oom_score_adj=int(read("/proc/self/oom_score_adj").strip() or 0),
     )
+
+
+def _current_task_id() -> str | None:
+    tasks = deadlines.entered.get()
+    return tasks[-1].task_id if tasks else None
 
 
 def check_isolation(value: object) -> str:
@@ -280,7 +285,7 @@ def _current_folder() -> str:
         raise UsageError(f"{text} ({problem.strerror}): change to another, or show none (--no-bind-cwd)") from None
 
 
-def _umask() -> int:
+def current_umask() -> int:
     """Without changing it: a change would show in other threads."""
     for line in read("/proc/self/status", 4096).splitlines():
         if line.startswith("Umask:"):
@@ -296,7 +301,7 @@ def refused(command: Command, reason: str, message: str) -> ToolResult:
         call_id=command.call_id,
         task_id=command.task_id,
         reason=reason,
-        limit=command.limit if reason == "deadline_over" else None,
+        limit=command.limit if reason in ("deadline_over", "budget") else None,
         started_at=clock.now_iso(),
         environment="nothing was started",
         error_message=message,
@@ -308,4 +313,16 @@ def over_before_start(command: Command) -> ToolResult | None:
     """A refusal if the deadline is over already."""
     if command.deadline is None or command.deadline > clock.monotonic():
         return None
+    if command.limit is not None and command.limit.which == "task":
+        return _task_is_over(command)
     return refused(command, "deadline_over", "its deadline was over before it could start")
+
+
+def _task_is_over(command: Command) -> ToolResult:
+    from ..budget import current, refused_result  # loaded already, by whoever made the task
+
+    task = current()
+    refusal = task.used_up() if task else None
+    if refusal is None:
+        return refused(command, "budget", "the wall clock of its task was over before it could start")
+    return refused_result(refusal, command.tool, command.call_id)

@@ -11,6 +11,7 @@ from .. import clock
 from ..cancel import CancelToken
 from ..results import Status, ToolResult
 from . import client
+from .admission import Admission, command_key
 from .client import Call, OnOutput
 from .given import Given, Stdin, command_of
 from .prepare import DEFAULT, Default, Options, over_before_start, prepare_place
@@ -81,8 +82,9 @@ async def run_async(
     **options: Unpack[RunOptions],
 ) -> ToolResult:
     """The async twin of `run`, with the same options. Cancelling the task kills the command and waits for the proof."""
-    started = _start(argv, Options(**options), stdin, on_output, cancel)
-    result = started if isinstance(started, ToolResult) else await wait_async(started, cancel)
+    admission = Admission()
+    started = _start(argv, Options(**options), stdin, on_output, cancel, admission)
+    result = started if isinstance(started, ToolResult) else admission.settled(await wait_async(started, cancel))
     return checked(result, check)
 
 
@@ -98,8 +100,9 @@ def _run(
     on_output: OnOutput | None,
     cancel: CancelToken | None,
 ) -> ToolResult:
-    started = _start(argv, options, stdin, on_output, cancel)
-    return started if isinstance(started, ToolResult) else wait(started, cancel)
+    admission = Admission()
+    started = _start(argv, options, stdin, on_output, cancel, admission)
+    return started if isinstance(started, ToolResult) else admission.settled(wait(started, cancel))
 
 
 def _start(
@@ -108,6 +111,7 @@ def _start(
     stdin: Stdin,
     on_output: OnOutput | None,
     cancel: CancelToken | None,
+    admission: Admission,
 ) -> Call | ToolResult:
     """Check and hand over; a result at once if it must not start."""
     place, python = prepare_place(options)
@@ -115,7 +119,11 @@ def _start(
     if cancel is not None and cancel.is_set():
         return ToolResult(
             tool=command.tool, status=Status.CANCELLED, reason="caller", call_id=command.call_id,
-            started_at=clock.now_iso(), environment="nothing was started",
+            task_id=command.task_id, started_at=clock.now_iso(), environment="nothing was started",
         )  # fmt: skip
     with Given(options, stdin) as (cwd, source):
-        return over_before_start(command) or client.start_run(place, command, cwd, source, on_output)
+        return (
+            over_before_start(command)
+            or admission.refusal(command.tool, command.call_id, lambda: command_key(command, options, stdin))
+            or client.start_run(place, command, cwd, source, on_output)
+        )

@@ -115,7 +115,7 @@ class Call:
         if not fds:
             return
         self.leader_fd = fds[0]
-        self.leader = _pid_of(self.leader_fd)
+        self.leader = pid_of(self.leader_fd)
         self.record.spawned = clock.monotonic()
         self.loop.watch(self.leader_fd, self._leader_gone)
         due = min(self._time_limits(), default=None)
@@ -385,7 +385,7 @@ class Call:
         self.done(build(self))
 
 
-def _pid_of(pidfd: int) -> int:
+def pid_of(pidfd: int) -> int:
     """Host pid behind a pidfd; 0 when the process is gone."""
     with open(f"/proc/self/fdinfo/{pidfd}") as file:
         for line in file:

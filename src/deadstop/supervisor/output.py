@@ -95,6 +95,10 @@ class Pump:
                 self.close()  # the reader of our output is gone: let the payload meet the same SIGPIPE
         self.on_data(len(data))
 
+    def restart(self) -> None:
+        """Count and keep from here on."""
+        self.tail = Tail(self.tail.keep)
+
     def pause(self) -> None:
         if self.open:
             self.loop.unwatch(self.fd)

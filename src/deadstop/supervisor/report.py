@@ -87,7 +87,11 @@ class Record:
     def leave_behind(self, pids: list[int]) -> None:
         """What a completed command left running; it is killed now."""
         self.processes = len(pids)
-        self.leftover = tuple(read(f"/proc/{pid}/comm").strip() or f"pid {pid}" for pid in pids[:20])
+        self.leftover = leftover_names(pids)
+
+
+def leftover_names(pids: list[int]) -> tuple[str, ...]:
+    return tuple(read(f"/proc/{pid}/comm").strip() or f"pid {pid}" for pid in pids[:20])
 
 
 def build(call: Call) -> ToolResult:
@@ -217,14 +221,22 @@ def _diagnosis(record: Record) -> Diagnosis | None:
 
         detail, pid = waited.get("detail", ""), waited.get("pid")
         return Diagnosis("waiting_for_input", detail, pid, 0.9, HINTS["waiting_for_input"], since)
+    return diagnosis_of(record.seen, since)
+
+
+def diagnosis_of(seen: Report, waited_s: float | None = None) -> Diagnosis | None:
+    """What the reader of evidence found out; `waited_s` is how long it has been waiting for input."""
+    found = seen.get("diagnosis")
+    if found is None:
+        return None
     return Diagnosis(
-        kind=read_now["kind"],
-        detail=read_now["detail"],
-        pid=read_now.get("pid"),
-        confidence=read_now.get("confidence"),
-        hint=read_now.get("hint"),
-        since_s=since if read_now["kind"] == "waiting_for_input" else None,
-        chain=tuple(read_now.get("chain", ())),
+        kind=found["kind"],
+        detail=found["detail"],
+        pid=found.get("pid"),
+        confidence=found.get("confidence"),
+        hint=found.get("hint"),
+        since_s=waited_s if found["kind"] == "waiting_for_input" else None,
+        chain=tuple(found.get("chain", ())),
     )
 
 

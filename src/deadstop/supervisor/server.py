@@ -20,6 +20,8 @@ from ..model import command_from_dict, place_from_dict
 from ..results import Receipt, Status, ToolResult
 from .call import Call
 from .engine import Engine
+from .nursery import Interpreter, Nursery
+from .pool import Pool
 from .room import Room
 
 SEND_BUFFER = 256 << 10  # output waiting for a slow caller, per call; beyond it the payload's own pipe fills
@@ -34,6 +36,7 @@ class Peer:
         self.loop = server.engine.loop
         self.call: Call | None = None
         self.room: Room | None = None
+        self.pool: Pool | None = None
         self.closing = False
         self._pending = bytearray()
         self._parser = wire.Parser()
@@ -69,6 +72,10 @@ class Peer:
                 document = json.loads(body)
                 given = self._take_fds(document, extra=1)
                 self._execute(document, given)
+            elif kind == wire.POOL:
+                document = json.loads(body)
+                given, self._fds = self._fds[:2], self._fds[2:]
+                self.pool = self.server.open_pool(document, given)
             elif kind == wire.CANCEL and self.call:
                 self.call.stop(Status.CANCELLED, reason=body.decode() or "caller")
             elif kind == wire.HURRY and self.call:
@@ -116,6 +123,9 @@ class Peer:
             self.call.stop(Status.CANCELLED, reason="owner_gone", grace=0, wait=False)
         elif self.room and not self.room.ended:
             self.room.kill(self.close)
+        elif self.pool:
+            self.pool.close()
+            self.close()
         else:
             self.close()
 
@@ -209,6 +219,9 @@ class Server:
         self.control = control
         self.peers: set[Peer] = set()
         self.rooms: list[Room] = []
+        self.nurseries: dict[Interpreter, Nursery] = {}
+        self.cold: dict[Interpreter, set[str]] = {}
+        self.warmed: dict[Interpreter, list[str]] = {}
         self.over_at: float | None = None
         control.setblocking(False)
         self.engine.loop.watch(control.fileno(), self._control)
@@ -222,6 +235,30 @@ class Server:
             raise BoundaryUnavailable(place["isolation"], f"{problem.strerror} ({problem.filename})") from problem
         self.rooms.append(room)
         return room
+
+    def open_pool(self, document: dict[str, Any], given: list[int]) -> Pool:
+        """`given`: the pool's own socket, which becomes ours, and the page, which stays the giver's."""
+        return Pool(self, place_from_dict(document["place"]), document, socket.socket(fileno=given.pop(0)), given[0])
+
+    def nursery(self, interpreter: Interpreter) -> Nursery:
+        """The one for this interpreter; another if it was lost."""
+        found = self.nurseries.get(interpreter)
+        if found is None or found.lost:
+            found = Nursery(self.engine.loop, interpreter, self.cold_modules(interpreter))
+            self.nurseries[interpreter] = found
+            found.warm(self.warmed.setdefault(interpreter, []))
+        return found
+
+    def cold_modules(self, interpreter: Interpreter) -> set[str]:
+        """Modules that may not be loaded before a fork."""
+        return self.cold.setdefault(interpreter, set())
+
+    def warm(self, interpreter: Interpreter, names: list[str]) -> None:
+        known = self.warmed.setdefault(interpreter, [])
+        new = [name for name in names if name not in known]
+        known += new
+        if new:
+            self.nursery(interpreter).warm(new)
 
     def add(self, channel: socket.socket) -> Peer:
         peer = Peer(self, channel)
@@ -243,6 +280,8 @@ class Server:
             self.engine.loop.unwatch(self.control.fileno())
             for peer in list(self.peers):
                 peer._lost()
+            for nursery in self.nurseries.values():
+                nursery.close()
             for room in self.rooms:
                 room.kill(lambda: None)
             self.engine.loop.at(self.over_at, lambda: None)

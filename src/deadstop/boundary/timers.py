@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A timer descriptor that one process arms and another watches (timerfd on CLOCK_MONOTONIC)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+
+_ABSOLUTE = 1
+_libc = ctypes.PyDLL(None, use_errno=True)  # keeps the interpreter lock: the calls are shorter than giving it away
+_settime = _libc.timerfd_settime
+_settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def create() -> int:
+    fd: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "timerfd_create")
+    return fd
+
+
+class Timer:
+    """The arming end. Not for two threads at once."""
+
+    __slots__ = ("_address", "_cells", "fd")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._cells = (ctypes.c_int64 * 4)()
+        self._address = ctypes.addressof(self._cells)
+
+    def arm(self, when: float) -> None:
+        """Fire once, at this point on CLOCK_MONOTONIC; at once if it is over. Replaces what was armed before."""
+        cells = self._cells
+        seconds = int(when)
+        cells[2], cells[3] = seconds, int((when - seconds) * 1e9) or 1
+        if _settime(self.fd, _ABSOLUTE, self._address, None) < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_settime")

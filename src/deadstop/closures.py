@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects on their way into another process: pickle where it can, cloudpickle for what has no importable name.
+
+The only file that imports cloudpickle. It is loaded when it is first needed: commands never need it, and functions
+that can be imported by name do not either.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+import types
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from functools import cache
+from io import BytesIO
+from pickle import PicklingError, dumps
+
+from .errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    Snapshot = tuple[Any, ...]
+
+_MAIN = b"__main__"
+_ATOMS = (int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented))
+_MISSING = object()
+_names_of_code: dict[types.CodeType, tuple[str, ...]] = {}
+
+
+def pack(value: object) -> bytes:
+    """Pickled so that a process without our `__main__` can load it. Raises PicklingError or what an object raises."""
+    try:
+        packed = dumps(value, 5)
+    except Exception as problem:
+        return _by_value(value, problem)
+    # pickle names what is in __main__ instead of taking it along: nobody else has our __main__.
+    return packed if _MAIN not in packed else _by_value(value, None)
+
+
+def _by_value(value: object, problem: Exception | None) -> bytes:
+    try:
+        pickler = _pickler()
+    except ImportError:
+        if problem is not None:
+            raise problem from None
+        raise UsageError("what is defined in the main script needs cloudpickle to be sent: install it") from None
+    try:
+        return _dump(pickler, value)
+    except (PicklingError, TypeError, AttributeError, ValueError, RecursionError) as refused:
+        raise PicklingError(f"{type(value).__name__} cannot be sent to another process: {refused}") from refused
+
+
+def pack_function(function: Callable[..., object], *, whole_module: bool = False) -> bytes:
+    """A function by value: its code, defaults, closure and the globals it names.
+
+    `whole_module` takes along what it uses of its own module, too, for a place where that cannot be imported.
+    Raises UsageError for one that cannot be sent.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    try:
+        pickler = _pickler()
+    except ImportError:
+        raise UsageError(f"{name} cannot be imported by name, and to send it by value needs cloudpickle") from None
+    try:
+        if whole_module and getattr(function, "__module__", "__main__") in sys.modules.keys() - {"__main__"}:
+            with _one_at_a_time, _module_by_value(sys.modules[function.__module__]):
+                return _dump(pickler, function)
+        return _dump(pickler, function)
+    except Exception as problem:
+        raise UsageError(f"{name} cannot be sent to another process: {problem}") from problem
+
+
+_one_at_a_time = threading.Lock()
+
+
+@contextmanager
+def _module_by_value(module: types.ModuleType) -> Iterator[None]:
+    cloudpickle = importlib.import_module("cloudpickle")
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _dump(pickler: Any, value: object) -> bytes:
+    file = BytesIO()
+    pickler(file, 5).dump(value)
+    return file.getvalue()
+
+
+@cache
+def _pickler() -> Any:
+    """cloudpickle's, and context variables, which have no pickled form: found again by their name in a module."""
+    cloudpickle = importlib.import_module("cloudpickle")
+    table = {"dispatch_table": cloudpickle.CloudPickler.dispatch_table.new_child({ContextVar: _reduce_variable})}
+    return type("Pickler", (cloudpickle.CloudPickler,), table)
+
+
+def _reduce_variable(variable: ContextVar[Any]) -> tuple[object, ...]:
+    return variable_at, _place_of(variable) or ("__main__", variable.name)
+
+
+_places: dict[ContextVar[Any], tuple[str, str] | None] = {}
+_of_main: dict[str, ContextVar[Any]] = {}
+
+
+def variable_at(module: str, name: str) -> ContextVar[Any]:
+    """The context variable that a module has by this name. Of the caller's main script only the names are known."""
+    if module == "__main__":
+        return _of_main.setdefault(name, ContextVar(name))
+    found: ContextVar[Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _place_of(variable: ContextVar[Any]) -> tuple[str, str] | None:
+    """Module and name by which it can be found again; None if no module has it."""
+    if variable not in _places:
+        _places[variable] = next(
+            (
+                (name, attribute if name != "__main__" else variable.name)
+                for name, module in list(sys.modules.items())
+                for attribute, value in list(getattr(module, "__dict__", {}).items())
+                if value is variable
+            ),
+            None,
+        )
+    return _places[variable]
+
+
+def carried_variables() -> list[tuple[str, str, bytes]]:
+    """Module, name and packed value of the context variables set here. One that nobody could find or load is left out.
+
+    This package's own stay: what they hold is carried in other ways.
+    """
+    context = copy_context()
+    if not context:
+        return []
+    found = []
+    for variable, value in context.items():
+        place = None if variable.name.startswith("deadstop_") else _place_of(variable)
+        if place is not None:
+            try:
+                found.append((*place, pack(value)))
+            except Exception:
+                continue
+    return found
+
+
+def reference(function: Callable[..., object]) -> tuple[str, str, str | None] | None:
+    """(module, qualified name, file) if another process can import this very function; None otherwise."""
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    if not module or not name or module == "__main__" or "<locals>" in name or "<lambda>" in name:
+        return None
+    found: Any = sys.modules.get(module)
+    spec = getattr(found, "__spec__", None)
+    if spec is None or not (spec.origin or spec.submodule_search_locations):
+        return None
+    for part in name.split("."):
+        found = getattr(found, part, _MISSING)
+    if getattr(found, "function", found) is not function and found is not function:
+        return None
+    return module, name, spec.origin if spec.has_location else None
+
+
+def snapshot(function: types.FunctionType) -> Snapshot | None:
+    """The objects that a function by value consists of, if none of them can change from within; else None.
+
+    Two equal snapshots (`same`) of one function are proof that its pickled form is unchanged.
+    """
+    cells = function.__closure__ or ()
+    try:
+        parts = [cell.cell_contents for cell in cells]
+    except ValueError:  # a cell that is still empty
+        return None
+    space = function.__globals__
+    parts += [space.get(name, _MISSING) for name in _names(function.__code__)]
+    parts += function.__defaults__ or ()
+    if function.__kwdefaults__ or (function.__dict__ and set(function.__dict__) != {"__wrapped__"}):
+        return None
+    if not all(_fixed(part) for part in parts):
+        return None
+    return (function.__code__, *parts)
+
+
+def same(before: Snapshot, now: Snapshot) -> bool:
+    return len(before) == len(now) and all(one is other for one, other in zip(before, now, strict=True))
+
+
+def _fixed(part: object) -> bool:
+    kind = type(part)
+    if kind in _ATOMS or part is _MISSING or kind is types.ModuleType or kind is types.BuiltinFunctionType:
+        return True
+    if kind is tuple:
+        return all(map(_fixed, part))  # type: ignore[call-overload]
+    return (kind is types.FunctionType or isinstance(part, type)) and reference(part) is not None  # type: ignore[arg-type]
+
+
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    """Every name that the code, and code inside it, may look up in its globals."""
+    found = _names_of_code.get(code)
+    if found is None:
+        if len(_names_of_code) > 10_000:
+            _names_of_code.clear()
+        inner = (name for const in code.co_consts if isinstance(const, types.CodeType) for name in _names(const))
+        found = _names_of_code[code] = tuple(dict.fromkeys((*code.co_names, *inner)))
+    return found

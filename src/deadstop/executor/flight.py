@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call on a worker, from its first byte to its one result, for whoever waits for it and however.
+
+A face (blocking, event loop, batch) watches `fd`, and calls `step` when that can be read until there is a result.
+The deadline is not kept here: it stands in the worker's slot, and the supervisor keeps it. What is kept here is the
+line that decides: a call has completed if its answer was read, the slot cleared and the clock looked at before the
+deadline; a later answer is evidence.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from .. import clock
+from ..deferred import Deferred
+from ..packing import (
+    GONE,
+    LEFT_PROCESSES,
+    LEFT_THREADS,
+    LOAD,
+    LOADED,
+    PROGRESS,
+    RAISED,
+    RUN,
+    TOLD,
+    VALUE,
+    WROTE,
+    Damaged,
+)
+from ..results import FiredLimit, Late, Output, Progress, Receipt, Status, ToolResult
+from . import answers
+from .private import supervisor, wait_readable
+from .workers import Pool, Worker, surroundings
+
+if TYPE_CHECKING:
+    from .tool import Call
+
+BACKSTOP_S = 0.5  # how long after a deadline the supervisor's report may take before this process acts itself
+PROOF_S = 5.0
+SPAWN_S = 60.0  # loading a function: importing what it needs, before its own limit begins
+LEAD_S = 0.08
+_INFINITE = float("inf")
+_monotonic = clock.monotonic
+
+
+class State(Enum):
+    RUNNING = "running"
+    FREEZING = "freezing"  #: the soft limit is over: what it is doing is being read
+    PRINTED = "printed"  #: it has answered; what it printed is being asked for
+    ENDING = "ending"  #: it was, or is to be, killed, or died: the report is awaited
+
+
+class Flight:
+    """A call that is being run. Not for two threads at once."""
+
+    __slots__ = (
+        "answer", "call", "cancel_reason", "died_unsent", "end", "fd", "limit", "messages", "pool", "question", "queued",
+        "soft_at", "started", "started_at", "state", "worker",
+    )  # fmt: skip
+
+    def __init__(self, call: Call, pool: Pool, worker: Worker, queued: float) -> None:
+        self.call, self.pool, self.worker = call, pool, worker
+        self.queued = queued  # when it got in line
+        self.messages: list[Progress] = []
+        self.limit: FiredLimit | None = None
+        self.end = _INFINITE
+        self.started = queued
+        self.started_at = ""
+        self.answer: tuple[int, Any] | None = None
+        self.cancel_reason: str | None = None
+        self.question: tuple[str, list[bytes]] | None = None
+        self.soft_at: float | None = None
+        self.died_unsent = False
+        self.state = State.RUNNING
+        self.fd = worker.port.socket.fileno()
+
+    # -- start -------------------------------------------------------------------------------------------------------
+
+    def load(self) -> ToolResult | None:
+        """Make the function known to the worker. Not part of the call's own time; a result if that ends it."""
+        worker = self.worker
+        number, _, body = self.call.tool.sent.target()
+        worker.number += 1
+        self.started_at = clock.now_iso()
+        until = min(_monotonic() + SPAWN_S, self.call.outer_end())
+        self.end, self.limit = until, FiredLimit("call", SPAWN_S, "default")
+        self._arm(worker, until)
+        try:
+            worker.port.send(LOAD, 0, worker.number, body)
+        except OSError:
+            return self._settled()
+        while True:
+            try:
+                packet = worker.port.receive()
+            except BlockingIOError:
+                if _monotonic() > until + BACKSTOP_S:
+                    return self.lost("the supervisor did not answer in time")
+                continue
+            if packet is None:
+                return self._settled()
+            kind, flags, _, answered = packet
+            if kind in (LOADED, RAISED):
+                break
+        worker.slot.end()
+        if kind == RAISED:
+            return self._keep_or_lose(flags, self._raised(answered, 0.0))
+        worker.known.add(number)
+        self._learn(bytes(answered).decode(), flags)
+        return None
+
+    def _learn(self, imported: str, flags: int) -> None:
+        """A module that a worker has imported without starting anything may be loaded before the fork from now on."""
+        modules = [name for name in imported.split("\n") if name]
+        own = self.call.tool.sent.module
+        if own and own not in modules:
+            modules.append(own)
+        if modules and not flags & (LEFT_THREADS | LEFT_PROCESSES):
+            self.pool.warm_up(modules)
+
+    def _settled(self) -> ToolResult:
+        """The worker is gone, or is to go: wait for the report. Bounded."""
+        self._expect_end()
+        while True:
+            if not wait_readable([self.fd], PROOF_S + BACKSTOP_S):
+                return self.lost("the supervisor did not answer in time")
+            if (result := self.step()) is not None:
+                return result
+
+    def begin(self, target: int | bytes) -> None:
+        """Write the deadline, and hand the call over."""
+        call, worker = self.call, self.worker
+        worker.number += 1
+        self.end, self.limit = call.resolve()
+        self.started = started = _monotonic()
+        self.started_at = clock.now_iso()
+        if call.tool.soft_timeout is not None:
+            self.soft_at = started + call.tool.soft_timeout
+        body = call.pack(target, self.end, surroundings(worker))
+        self._arm(worker, self.end)
+        try:
+            worker.port.send(RUN, 0, worker.number, body)
+        except OSError:
+            self._expect_end()
+
+    def _arm(self, worker: Worker, end: float) -> None:
+        if end == _INFINITE:
+            worker.slot.begin(_INFINITE, 0.0)
+            return
+        lead = (end - self.started) * 0.25
+        if lead > LEAD_S:
+            lead = LEAD_S
+        worker.slot.begin(end, lead)
+        worker.timer.arm(end - lead if lead > 0 else end)
+
+    # -- what comes --------------------------------------------------------------------------------------------------
+
+    def step(self, flags: int = 0) -> ToolResult | None:
+        """`fd` can be read: read it. Raises BlockingIOError if it cannot after all."""
+        if self.state is not State.RUNNING:
+            return self._step_report(flags)
+        try:
+            packet = self.worker.port.receive(flags)
+        except Damaged:
+            packet = None
+        if packet is None:
+            self._expect_end()
+            return None
+        kind, bits, number, body = packet
+        if kind == PROGRESS:
+            self._progress(number, body)
+            return None
+        if number != self.worker.number or kind not in (VALUE, RAISED):
+            return None  # an answer to something older is never a result
+        return self._answered(kind, bits, body)
+
+    def _answered(self, kind: int, bits: int, body: Any) -> ToolResult | None:
+        self.worker.slot.end()
+        now = _monotonic()
+        if now > self.end or self.cancel_reason is not None:
+            self.answer = (kind, bytes(body))
+            self.worker.order("kill", "timeout" if self.cancel_reason is None else "cancelled", self.cancel_reason)
+            self._expect_end()
+            return None
+        if bits:
+            return self._with_remains(kind, bits, bytes(body), now)
+        result = self._value(body, now) if kind == VALUE else self._raised(body, now)
+        self.pool.give(self.worker)
+        return result
+
+    def _with_remains(self, kind: int, bits: int, body: bytes, now: float) -> ToolResult | None:
+        """It left something running, or printed: the supervisor knows the rest."""
+        self.answer = (kind, body)
+        self.limit, self.end = None, now
+        if bits & (LEFT_PROCESSES | LEFT_THREADS):
+            self.worker.order("kill", "completed", None)
+            self._expect_end()
+        elif bits & WROTE:
+            self.worker.order("printed")
+            self.state, self.fd = State.PRINTED, self.worker.reports.socket.fileno()
+        return None
+
+    def _expect_end(self) -> None:
+        self.state, self.fd = State.ENDING, self.worker.reports.socket.fileno()
+
+    def _step_report(self, flags: int) -> ToolResult | None:
+        packet = self.worker.reports.receive(flags)
+        if packet is None:
+            return self.lost("the supervisor ended")
+        kind, _, _, body = packet
+        if kind == TOLD:
+            import marshal
+
+            told = marshal.loads(bytes(body))
+            if self.state is State.FREEZING:
+                self.question = (told[0], told[1])
+                return None
+            return self._printed(told)
+        return self._gone(bytes(body)) if kind == GONE else None
+
+    def _progress(self, number: int, body: Any) -> None:
+        if number != self.worker.number:
+            return
+        message = Progress(*answers.load(self.worker.level, body))
+        if message.replace and message.id is not None:
+            self.messages = [each for each in self.messages if each.id != message.id]
+        if len(self.messages) >= 1000:
+            del self.messages[0]
+        self.messages.append(message)
+        if self.call.on_progress is not None:
+            self.call.on_progress(message)
+
+    # -- asking ------------------------------------------------------------------------------------------------------
+
+    def cancel(self, reason: str = "caller") -> None:
+        """Have it killed. The result comes as always."""
+        if self.cancel_reason is None and self.state in (State.RUNNING, State.FREEZING):
+            self.cancel_reason = reason
+            self.worker.order("kill", "cancelled", reason)
+            self._expect_end()
+
+    def end_by_limit(self) -> None:
+        """The soft limit's answer is to kill it."""
+        self.worker.order("kill", "timeout", None)
+        self._expect_end()
+
+    def freeze(self, answer_by: float) -> None:
+        self.worker.order("freeze", answer_by)
+        self.state, self.fd = State.FREEZING, self.worker.reports.socket.fileno()
+        self.soft_at = None
+
+    def thaw(self) -> None:
+        self.worker.order("thaw")
+        self.state, self.fd, self.question = State.RUNNING, self.worker.port.socket.fileno(), None
+
+    @property
+    def overdue_at(self) -> float:
+        """When to stop waiting for the supervisor."""
+        return self.end + BACKSTOP_S if self.state is not State.ENDING else _monotonic() + PROOF_S + BACKSTOP_S
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def _fields(self, status: Status, now: float) -> dict[str, Any]:
+        call, started = self.call, self.started
+        fields: dict[str, Any] = {
+            "tool": call.tool.name, "status": status, "call_id": call.call_id, "started_at": self.started_at,
+            "duration_s": now - started, "queued_s": started - self.queued, "effect": call.tool.effect,
+            "limits": self.pool.limits,
+        }  # fmt: skip
+        if self.messages:
+            fields["progress"] = tuple(self.messages)
+        if self.pool.remarks:
+            fields["degraded"] = self.pool.remarks
+        return fields
+
+    def _value(self, body: Any, now: float) -> ToolResult:
+        try:
+            value = answers.load(self.worker.level, body)
+        except Exception as problem:
+            return self._unreadable(problem, now)
+        fields = self._fields(Status.COMPLETED, now)
+        fields["value"] = value
+        if type(value) is Deferred:
+            fields["value"], fields["deferred"] = value.note, value.id
+        return ToolResult.made(fields)
+
+    def _unreadable(self, problem: Exception, now: float) -> ToolResult:
+        fields = self._fields(Status.ERROR, now)
+        fields["error_type"], fields["exception"] = type(problem).__name__, problem
+        fields["error_message"] = f"its result cannot be loaded here: {problem}"
+        return ToolResult.made(fields)
+
+    def _raised(self, body: Any, now: float) -> ToolResult:
+        fields = self._fields(Status.ERROR, now)
+        fields.update(answers.error_fields(self.worker.level, body))
+        return ToolResult.made(fields)
+
+    def _printed(self, told: list[tuple[bytes, int, int]]) -> ToolResult:
+        assert self.answer is not None
+        kind, body = self.answer
+        result = self._value(body, self.end) if kind == VALUE else self._raised(body, self.end)
+        self.pool.give(self.worker)
+        out, err = (Output(*parts) for parts in told)
+        return ToolResult.made({**vars(result), "stdout": out, "stderr": err})
+
+    def _keep_or_lose(self, flags: int, result: ToolResult) -> ToolResult:
+        if flags & (LEFT_PROCESSES | LEFT_THREADS):
+            self.pool.lose(self.worker, replace=True)
+        else:
+            self.pool.give(self.worker)
+        return result
+
+    def _gone(self, body: bytes) -> ToolResult | None:
+        """The worker's one report: it was killed, or died."""
+        import marshal
+
+        died_at, document = marshal.loads(body)
+        report = ToolResult.from_dict(json.loads(document))
+        self._drop_worker()
+        if report.status is Status.CRASHED and died_at is not None and died_at <= self.started and self.answer is None:
+            self.died_unsent = True
+        return self._reported(report)
+
+    def _reported(self, report: ToolResult) -> ToolResult:
+        kept = {
+            key: value for key, value in vars(report).items()
+            if key not in ("tool", "call_id", "started_at", "duration_s", "queued_s", "effect", "value", "degraded")
+        }  # fmt: skip
+        status = report.status
+        if status is Status.COMPLETED and self.answer is not None:
+            kind, body = self.answer
+            result = self._value(body, self.end) if kind == VALUE else self._raised(body, self.end)
+            kept = {key: kept[key] for key in ("stdout", "stderr", "receipt", "leftover")}
+            return ToolResult.made({**vars(result), **kept, "environment": "what it left running was ended"})
+        fields = {**kept, **self._fields(status, _monotonic())}
+        fields["environment"] = f"its {self.worker.level} was destroyed; files it wrote remain"
+        if status is Status.TIMEOUT:
+            soft = report.limit is not None  # nobody answered: the supervisor knows no other
+            fields["limit"] = FiredLimit("soft", self.call.tool.soft_timeout, "given") if soft else self.limit
+        if self.answer is not None:
+            fields["late"] = self._late()
+        return ToolResult.made(fields)
+
+    def _late(self) -> Late:
+        assert self.answer is not None
+        kind, body = self.answer
+        after = max(0.0, round(_monotonic() - self.end, 6)) if self.end != _INFINITE else 0.0
+        try:
+            if kind == VALUE:
+                value = answers.load(self.worker.level, body)
+                return Late("value", repr(value)[:1000], after, value)
+            fields = answers.error_fields(self.worker.level, body)
+            return Late("error", f"{fields['error_type']}: {fields['error_message']}"[:1000], after)
+        except Exception as problem:
+            return Late("value", f"<cannot be loaded: {problem}>"[:1000], after)
+
+    def _drop_worker(self) -> None:
+        self.worker.slot.end()
+        self.pool.lose(self.worker, replace=True)
+
+    def lost(self, why: str) -> ToolResult:
+        """No report will come: end the worker from here, and say what that shows."""
+        worker, now = self.worker, _monotonic()
+        overdue = now >= self.end
+        worker.kill_from_here()
+        shown = bool(wait_readable([worker.exit_fd], PROOF_S)) and worker.namespace
+        supervisor.kill(self.pool.process)
+        self.pool.closed = True
+        fields = self._fields(Status.TIMEOUT if overdue else Status.UNKNOWN, now)
+        fields["limit"] = self.limit if overdue else None
+        method = ("pidfd",) if worker.namespace else ("lifeline",)
+        proof, survivors = ("pid_namespace_reaped", 0) if shown else ("none", None)
+        fields["receipt"] = Receipt(worker.level, method, proof, survivors)
+        fields["environment"] = "the worker was ended by the caller"
+        fields["degraded"] = (*self.pool.remarks, f"{why}: its output and evidence are lost")
+        if self.answer is not None:
+            fields["late"] = self._late()
+        self._drop_worker()
+        return ToolResult.made(fields)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`deadstop.call`: a function that always returns, seen from code that waits for it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pickle import PicklingError
+from typing import Any
+
+from .. import clock, deadlines
+from ..errors import UsageError
+from ..results import Status, ToolResult
+from .flight import Flight, State
+from .inline import over_before_start, run_inline
+from .private import wait_readable
+from .tokens import POLL_S, Token
+from .tool import Call, Tool
+from .workers import Pool, Worker, pool_of, wait_for
+
+QUEUE_S = 300.0  # how long a call may wait for a worker before it is refused for want of capacity
+_INFINITE = float("inf")
+_monotonic = clock.monotonic
+
+
+def call(target: Call | Tool | Callable[..., Any], /, *args: Any, **kwargs: Any) -> ToolResult:
+    """Run a tool, or any function, with these arguments, and say how it ended.
+
+    The limits are the tool's (see `deadstop.tool`); a plain function has the defaults, a `Call` brings its own
+    arguments. Blocks until the call has ended, and is gone if it was killed. Safe from any thread, and from inside a
+    running event loop, which it then blocks: there use `call_async`.
+
+    Raises UsageError for what is not allowed and BoundaryUnavailable where the host cannot give the isolation asked
+    for, in both cases before anything ran. What the function raises is in the result.
+    """
+    if isinstance(target, Call):
+        if args or kwargs:
+            raise UsageError("a Call has its arguments already")
+        return run(target)
+    return run(Call(target, *args, **kwargs))
+
+
+def run(asked: Call) -> ToolResult:
+    """Run a call that has been put together."""
+    if deadlines.entered.get():
+        from .tasks import within_task
+
+        return within_task(asked, run_one)
+    return run_one(asked)
+
+
+def run_one(asked: Call) -> ToolResult:
+    """As `run`, for one that its task has let through."""
+    token = None
+    if asked.cancel is not None:
+        token = Token(asked.cancel)
+        if token.is_set():
+            return cancelled_before(asked, token)
+    if asked.tool.inline:
+        return run_inline(asked)
+    while True:
+        flight = start(asked, token)
+        result = flight if isinstance(flight, ToolResult) else wait(flight, token)
+        if isinstance(flight, ToolResult) or not flight.died_unsent:
+            return result
+
+
+def start(asked: Call, token: Token | None) -> Flight | ToolResult:
+    """Take a worker and hand the call over; a result if it ends before."""
+    queued = _monotonic()
+    assert asked.tool.place is not None
+    pool = pool_of(asked.tool.place)
+    worker = pool.take_free()
+    if worker is None:
+        found = _wait_in_line(pool, asked, token)
+        if isinstance(found, ToolResult):
+            return found
+        worker = found
+    return launch(asked, pool, worker, queued)
+
+
+def launch(asked: Call, pool: Pool, worker: Worker, queued: float) -> Flight | ToolResult:
+    """Put the call on this worker: load its function first where it is new there."""
+    flight = Flight(asked, pool, worker, queued)
+    try:
+        number, target, _ = asked.tool.sent.target()
+        if number not in worker.known:
+            ended = flight.load()
+            if ended is not None:
+                return ended if not flight.died_unsent else flight
+            number, target, _ = asked.tool.sent.target()
+        end, limit = asked.resolve()
+        if end <= _monotonic():
+            pool.give(worker)
+            return over_before_start(asked, limit)
+        flight.begin(target)
+    except (UsageError, PicklingError, TypeError, AttributeError, ValueError, RecursionError) as problem:
+        pool.give(worker)
+        return cannot_be_sent(asked, problem)
+    except BaseException:
+        pool.lose(worker)  # an interrupt in between: nobody knows what it has
+        raise
+    return flight
+
+
+def _wait_in_line(pool: Pool, asked: Call, token: Token | None) -> Worker | ToolResult:
+    until = min(_monotonic() + QUEUE_S, asked.outer_end())
+    waiter = pool.enqueue()
+    try:
+        source = token.source if token else None
+        while not wait_for(pool, waiter, _slice(until, token), source):
+            if token is not None and token.is_set():
+                return cancelled_before(asked, token)
+            if _monotonic() >= until:
+                return no_capacity(asked, until)
+        assert waiter.worker is not None
+        worker, waiter.worker = waiter.worker, None
+        return worker
+    finally:
+        if waiter.worker is not None:
+            pool.give(waiter.worker)
+        pool.leave(waiter)
+
+
+def _slice(until: float, token: Token | None) -> float:
+    """A token that cannot be waited for is asked again and again."""
+    foreign = token is not None and token.source is None
+    return min(until, _monotonic() + POLL_S) if foreign else until
+
+
+def wait(flight: Flight, token: Token | None) -> ToolResult:
+    """Block until the result. An exception of the caller's (an interrupt) ends the call, too."""
+    try:
+        if token is None and flight.soft_at is None:
+            return _wait_plainly(flight)
+        return _wait_watching(flight, token)
+    except BaseException:
+        abandon(flight)
+        raise
+
+
+def abandon(flight: Flight) -> None:
+    """Nobody waits for it any more: end it."""
+    flight.pool.lose(flight.worker)
+
+
+def _wait_plainly(flight: Flight) -> ToolResult:
+    while True:
+        if flight.state is State.RUNNING:
+            try:
+                result = flight.step()  # the socket gives up once a second, to have the time looked at
+            except BlockingIOError:
+                if _monotonic() > flight.overdue_at:
+                    return flight.lost("the supervisor did not answer in time")
+                continue
+        else:
+            if not wait_readable([flight.fd], flight.overdue_at - _monotonic()):
+                return flight.lost("the supervisor did not answer in time")
+            result = flight.step()
+        if result is not None:
+            return result
+
+
+def _wait_watching(flight: Flight, token: Token | None) -> ToolResult:
+    from .soft import question
+
+    source = token.source if token is not None else None
+    while True:
+        if token is not None and flight.cancel_reason is None and token.is_set():
+            flight.cancel(token.reason)
+        until = flight.overdue_at
+        if flight.soft_at is not None and flight.state is State.RUNNING:
+            until = min(until, flight.soft_at)
+        watched = [flight.fd] + ([source] if source is not None and flight.cancel_reason is None else [])
+        ready = wait_readable(watched, max(0.0, _slice(until, token) - _monotonic()))
+        now = _monotonic()
+        if flight.fd in ready:
+            try:
+                result = flight.step(socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            if result is not None:
+                return result if token is None or not token.error else with_token_error(result, token)
+            if flight.question is not None and (detached := question(flight)) is not None:
+                return detached
+        elif flight.soft_at is not None and now >= flight.soft_at and flight.state is State.RUNNING:
+            flight.freeze(now + flight.call.tool.soft_answer)
+        elif now > flight.overdue_at:
+            return flight.lost("the supervisor did not answer in time")
+
+
+# -- results of calls that never ran ------------------------------------------------------------------------------------
+
+
+def _never_ran(asked: Call, status: Status, reason: str, message: str | None, **more: Any) -> ToolResult:
+    return ToolResult(
+        tool=asked.tool.name, status=status, reason=reason, call_id=asked.call_id, effect=asked.tool.effect,
+        started_at=clock.now_iso(), environment="nothing was started", error_message=message, **more,
+    )  # fmt: skip
+
+
+def cancelled_before(asked: Call, token: Token) -> ToolResult:
+    degraded = (token.error,) if token.error else ()
+    return _never_ran(asked, Status.CANCELLED, token.reason, "cancelled before it started", degraded=degraded)
+
+
+def with_token_error(result: ToolResult, token: Token) -> ToolResult:
+    return ToolResult.made({**vars(result), "degraded": (*result.degraded, token.error)})
+
+
+def no_capacity(asked: Call, until: float) -> ToolResult:
+    """It waited in line until some limit was over."""
+    end, limit = asked.resolve()
+    if end <= _monotonic():
+        return over_before_start(asked, limit)
+    return _never_ran(asked, Status.REFUSED, "capacity", f"no worker was free within {QUEUE_S:.0f} s")
+
+
+def cannot_be_sent(asked: Call, problem: BaseException) -> ToolResult:
+    hint = "pass plain data, or declare the tool with isolation='inline', which can only report an overrun"
+    return _never_ran(asked, Status.REFUSED, "policy", f"it cannot be run in another process: {problem}", hint=hint)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each function is sent to workers: by its importable name, or by value, every time anew unless it cannot change."""
+
+from __future__ import annotations
+
+import itertools
+import types
+from pickle import dumps
+from typing import TYPE_CHECKING, Any
+
+from ..closures import pack_function, reference, same, snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_numbers = itertools.count(1)
+
+
+class Sent:
+    """One function on its way. `target()` says what a RUN packet calls, and what must have been loaded for it."""
+
+    __slots__ = ("_body", "_by_name", "_number", "_snapshot", "_whole_module", "function", "module")
+
+    def __init__(self, function: Callable[..., Any], *, whole_module: bool) -> None:
+        self.function, self._whole_module = function, whole_module
+        place = None if whole_module else reference(function)
+        self._by_name = place is not None
+        self.module = place[0] if place else None
+        self._number = next(_numbers)
+        self._snapshot: tuple[Any, ...] | None = None
+        self._body = dumps((self._number, place, None), 5) if place else b""
+
+    def target(self) -> tuple[int, int | bytes, bytes]:
+        """(number that has to be known to the worker, what to call, LOAD body that makes it known).
+
+        Raises UsageError for a function that cannot be sent.
+        """
+        if self._by_name:
+            return self._number, self._number, self._body
+        function = self.function
+        now = snapshot(function) if type(function) is types.FunctionType else None
+        if now is not None and self._snapshot is not None and same(self._snapshot, now):
+            return self._number, self._number, self._body
+        packed = pack_function(function, whole_module=self._whole_module)
+        if now is not None:
+            self._snapshot, self._number = now, next(_numbers)
+            self._body = dumps((self._number, None, packed), 5)
+            return self._number, self._number, self._body
+        # It holds something that may change: it goes along with every call. Loaded once before, for its imports.
+        return self._number, packed, dumps((self._number, None, packed), 5)

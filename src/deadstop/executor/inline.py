@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A call in this very process: for trusted functions, where a limit is only told of, not kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import types
+from typing import TYPE_CHECKING, Any
+
+from .. import clock, deadlines, messages
+from ..results import Late, Progress, Receipt, Status, ToolResult
+from .tokens import Token
+
+if TYPE_CHECKING:
+    from .tool import Call
+
+# Of every inline call: nothing was, or could have been, ended.
+RECEIPT = Receipt("inline", (), "none", None)
+ENVIRONMENT = "it ran in the caller's own process: nothing could be ended, and what it started may still run"
+_monotonic = clock.monotonic
+
+
+def run_inline(call: Call) -> ToolResult:
+    """Run it here. Raises only KeyboardInterrupt and its like; SystemExit is the tool's, and becomes a result."""
+    if call.tool.timeout is None and call.cancel is None and call.on_progress is None and not deadlines.nested():
+        return _run(call, None)
+    return contextvars.copy_context().run(_run_within, call)
+
+
+def _run_within(call: Call) -> ToolResult:
+    end, limit = call.resolve()
+    if end <= _monotonic():
+        return over_before_start(call, limit)
+    told: list[Progress] = []
+    _set_up(call, end, limit.seconds if limit else None, told)
+    result = _run(call, end)
+    return ToolResult.made({**vars(result), "progress": tuple(told)}) if told else result
+
+
+def _set_up(call: Call, end: float, seconds: float | None, told: list[Progress]) -> None:
+    if end != float("inf"):
+        deadlines.enter(end, seconds or 0.0)
+
+    def tell(message: Progress) -> None:
+        told.append(message)
+        if call.on_progress is not None:
+            call.on_progress(message)
+
+    messages.sink.set(tell)
+    if call.cancel is not None:
+        messages.cancelled.set(Token(call.cancel).is_set)
+
+
+def _run(call: Call, end: float | None) -> ToolResult:
+    tool = call.tool
+    started = _monotonic()
+    fields: dict[str, Any] = {"tool": tool.name, "call_id": call.call_id, "effect": tool.effect, "receipt": RECEIPT}
+    fields["started_at"] = clock.now_iso()
+    try:
+        value = tool.function(*call.args, **call.kwargs)
+        if type(value) is types.CoroutineType:
+            value = _complete(value)
+    except (Exception, SystemExit) as problem:
+        fields["status"], fields["exception"] = Status.ERROR, problem
+        fields["error_type"], fields["error_message"] = type(problem).__name__, _text(problem)
+    else:
+        fields["status"], fields["value"] = Status.COMPLETED, value
+    now = _monotonic()
+    fields["duration_s"] = now - started
+    if end is not None and now > end:
+        return _overran(call, fields, now - end)
+    return ToolResult.made(fields)
+
+
+async def run_inline_async(call: Call) -> ToolResult:
+    """An async tool on the caller's own loop, a sync one right here."""
+    return await asyncio.get_running_loop().create_task(_run_async(call), context=contextvars.copy_context())
+
+
+async def _run_async(call: Call) -> ToolResult:
+    end, limit = call.resolve()
+    if end <= _monotonic():
+        return over_before_start(call, limit)
+    told: list[Progress] = []
+    _set_up(call, end, limit.seconds if limit else None, told)
+    tool, started = call.tool, _monotonic()
+    fields: dict[str, Any] = {"tool": tool.name, "call_id": call.call_id, "effect": tool.effect, "receipt": RECEIPT}
+    fields["started_at"] = clock.now_iso()
+    try:
+        value = tool.function(*call.args, **call.kwargs)
+        if type(value) is types.CoroutineType:
+            async with asyncio.timeout(None if end == float("inf") else end - started):
+                value = await value
+    except TimeoutError as problem:
+        fields["status"], fields["exception"] = Status.ERROR, problem
+        fields["error_type"], fields["error_message"] = type(problem).__name__, _text(problem)
+    except (Exception, SystemExit) as problem:
+        fields["status"], fields["exception"] = Status.ERROR, problem
+        fields["error_type"], fields["error_message"] = type(problem).__name__, _text(problem)
+    else:
+        fields["status"], fields["value"] = Status.COMPLETED, value
+    now = _monotonic()
+    fields["duration_s"], fields["progress"] = now - started, tuple(told)
+    return _overran(call, fields, now - end) if now > end else ToolResult.made(fields)
+
+
+def _complete(coroutine: Any) -> Any:
+    """Run a coroutine to its end from code that is not async, also where a loop runs in this thread already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    outcome: list[Any] = []
+    context = contextvars.copy_context()
+
+    def body() -> None:
+        try:
+            outcome.append((True, context.run(asyncio.run, coroutine)))
+        except BaseException as problem:
+            outcome.append((False, problem))
+
+    thread = threading.Thread(target=body, name="deadstop-inline")
+    thread.start()
+    thread.join()
+    fine, value = outcome[0]
+    if not fine:
+        raise value
+    return value
+
+
+def _overran(call: Call, fields: dict[str, Any], after: float) -> ToolResult:
+    """Its limit was over before it ended: that is a timeout, and what it gave is evidence."""
+    _, limit = call.resolve()
+    if fields["status"] is Status.COMPLETED:
+        value = fields.pop("value")
+        late = Late("value", _repr(value), round(after, 6), value)
+    else:
+        late = Late("error", f"{fields.pop('error_type')}: {fields.pop('error_message')}", round(after, 6))
+        fields.pop("exception")
+    fields.update(status=Status.TIMEOUT, limit=limit, late=late, environment=ENVIRONMENT)
+    return ToolResult.made(fields)
+
+
+def over_before_start(call: Call, limit: Any) -> ToolResult:
+    """The result of a call whose deadline was over before it could start."""
+    return ToolResult(
+        tool=call.tool.name, status=Status.REFUSED, reason="deadline_over", limit=limit, call_id=call.call_id,
+        started_at=clock.now_iso(), environment="nothing was started", effect=call.tool.effect,
+    )  # fmt: skip
+
+
+def _text(problem: BaseException) -> str:
+    try:
+        return str(problem)
+    except Exception:
+        return "<its text cannot be had>"
+
+
+def _repr(value: object) -> str:
+    try:
+        return repr(value)[:1000]
+    except Exception:
+        return f"<{type(value).__name__}>"

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Python function as a tool: what it may take and use, and one call of it."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from .. import clock, deadlines
+from ..closures import carried_variables, pack
+from ..errors import UsageError
+from ..model import Place
+from ..results import FiredLimit
+from .functions import Sent
+from .inside import worker_binds
+from .prepare import DEFAULT, Default, Options, prepare_place
+
+if TYPE_CHECKING:
+    from ..results import Progress, ToolResult
+    from .soft import OnSoft
+
+DEFAULT_TIMEOUT_S = 60.0
+DEFAULT_ANSWER_S = 10.0
+EFFECTS = ("none", "undeclared")
+LEVELS = ("inline", "process", "sandbox")
+_INFINITE = float("inf")
+_NO_LIMIT = (_INFINITE, None)
+
+_prefix = os.urandom(6).hex()
+_numbers = itertools.count(1)
+
+
+def _new_prefix() -> None:
+    global _prefix
+    _prefix = os.urandom(6).hex()
+
+
+os.register_at_fork(after_in_child=_new_prefix)
+
+
+class Tool:
+    """A function with its limits. Calling it runs it under them and gives its value, or raises (see `unwrap`).
+
+    `call` and `call_async` give the whole `ToolResult` instead. The function itself is `function`.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        if not callable(function):
+            raise UsageError(f"a tool must be a function, not {function!r:.60}")
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.options = options
+        self._configure(**options)
+
+    def _configure(
+        self, *, timeout: float | Default | None = DEFAULT, isolation: str = "process", effect: str = "undeclared",
+        name: str | None = None, soft_timeout: float | None = None, on_soft: OnSoft | None = None,
+        soft_answer: float = DEFAULT_ANSWER_S, writes: Sequence[str] | Callable[..., Sequence[str]] = (),
+        **place: Any,
+    ) -> None:  # fmt: skip
+        given = not isinstance(timeout, Default)
+        self.timeout = clock.check_limit("timeout", timeout) if given else DEFAULT_TIMEOUT_S
+        self.source = "given" if given else "default"
+        self.limit = FiredLimit("call", self.timeout, self.source)
+        self.soft_timeout, self.on_soft = clock.check_limit("soft_timeout", soft_timeout), on_soft
+        self.soft_answer = clock.check_limit("soft_answer", soft_answer) or DEFAULT_ANSWER_S
+        if (soft_timeout is None) != (on_soft is None):
+            raise UsageError("soft_timeout and on_soft belong together: the one says when to ask, the other whom")
+        if isolation not in LEVELS:
+            raise UsageError(f"isolation: {isolation!r} is not one of {', '.join(LEVELS)}")
+        if effect not in EFFECTS:
+            raise UsageError(f"effect: {effect!r} is not one of {', '.join(EFFECTS)}")
+        if isolation == "inline" and (place or soft_timeout):
+            raise UsageError(f"{', '.join(place) or 'soft_timeout'}: inline has no boundary that could keep that")
+        self.isolation, self.effect, self.writes = isolation, effect, writes
+        own_name: str = getattr(self.function, "__name__", type(self.function).__name__)
+        self.name = name or own_name
+        self.inline = isolation == "inline"
+        self.place = None if self.inline else place_of(isolation, place)
+        self._sent: Sent | None = None
+
+    @property
+    def sent(self) -> Sent:
+        if self._sent is None:
+            self._sent = Sent(self.function, whole_module=self.isolation == "sandbox")
+        return self._sent
+
+    def with_options(self, **changed: Any) -> Tool:
+        """The same function with some options changed."""
+        return Tool(self.function, {**self.options, **changed})
+
+    def call(self, *args: Any, **kwargs: Any) -> ToolResult:
+        """Run it and say how it ended. As `deadstop.call(tool, ...)`."""
+        from .function import run
+
+        return run(Call(self, *args, **kwargs))
+
+    async def call_async(self, *args: Any, **kwargs: Any) -> ToolResult:
+        """The async twin of `call`."""
+        from .function_async import run_async
+
+        return await run_async(Call(self, *args, **kwargs))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _is_coroutine_function(self.function):
+            return self._unwrapped(*args, **kwargs)
+        return self.call(*args, **kwargs).unwrap()
+
+    async def _unwrapped(self, *args: Any, **kwargs: Any) -> Any:
+        return (await self.call_async(*args, **kwargs)).unwrap()
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __reduce__(self) -> Any:
+        return Tool, (self.function, self.options)
+
+    def __repr__(self) -> str:
+        return f"<deadstop.Tool {self.name}, {self.isolation}, limit {self.timeout} s>"
+
+
+def _is_coroutine_function(function: object) -> bool:
+    code = getattr(function, "__code__", None)
+    return bool(code and code.co_flags & 0x80)  # CO_COROUTINE; inspect takes longer to load than a call takes
+
+
+def place_of(isolation: str, asked: dict[str, Any]) -> Place:
+    """The boundary that workers of this kind live in."""
+    place, _ = prepare_place(Options(isolation=isolation, **asked))
+    if isolation != "sandbox":
+        return place
+    shown = {target for _, target, _ in place.binds}
+    more = [bind for bind in worker_binds() if bind[1] not in shown]
+    return Place(place.isolation, place.limits, place.net, (*place.binds, *more))
+
+
+_plain_tools: dict[Any, Tool] = {}
+
+
+def tool_of(function: Any) -> Tool:
+    """The tool that a plain function is: default limits. Remembered for as long as the function is."""
+    if isinstance(function, Tool):
+        return function
+    try:
+        found = _plain_tools.get(function)
+    except TypeError:  # a callable that cannot be hashed
+        return Tool(function, {})
+    if found is None:
+        if len(_plain_tools) > 1000:
+            _plain_tools.clear()  # closures made in a loop
+        found = _plain_tools[function] = Tool(function, {})
+    return found
+
+
+class Call:
+    """A function with its arguments, to be run: what `batch` and `race` take.
+
+    `Call(fetch, url="...").options(timeout=2, cancel=token)` changes the limits of this one call, or gives it a cancel
+    token, an `on_progress` callback, an id.
+    """
+
+    __slots__ = ("args", "call_id", "cancel", "kwargs", "on_progress", "outer", "tool")
+
+    def __init__(self, function: Tool | Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+        self.tool = function if type(function) is Tool else tool_of(function)
+        self.args, self.kwargs = args, kwargs
+        self.call_id = f"call_{_prefix}{next(_numbers):06x}"
+        self.cancel: Any = None
+        self.on_progress: Callable[[Progress], None] | None = None
+        self.outer: tuple[float, FiredLimit] | None = None
+
+    def options(
+        self, *, cancel: Any = None, on_progress: Callable[[Progress], None] | None = None,
+        call_id: str | None = None, **changed: Any,
+    ) -> Call:  # fmt: skip
+        """A copy with these; other names are options of `deadstop.tool`."""
+        new = copy.copy(self)
+        new.tool = self.tool.with_options(**changed) if changed else self.tool
+        new.cancel = self.cancel if cancel is None else cancel
+        new.on_progress = on_progress or self.on_progress
+        new.call_id = call_id or f"call_{_prefix}{next(_numbers):06x}"
+        return new
+
+    def resolve(self) -> tuple[float, FiredLimit | None]:
+        """When it must have ended if it begins now, and which limit says so."""
+        tool = self.tool
+        if deadlines.nested():
+            end, _, limit = deadlines.resolve(tool.timeout, tool.source)
+            found = (_INFINITE, None) if end is None else (end, limit)
+        elif tool.timeout is None:
+            found = _NO_LIMIT
+        else:
+            found = (clock.monotonic() + tool.timeout, tool.limit)
+        return self.outer if self.outer is not None and self.outer[0] < found[0] else found
+
+    def outer_end(self) -> float:
+        """When whatever it is part of ends."""
+        end, _, _ = deadlines.resolve(None, "given") if deadlines.nested() else (None, None, None)
+        ends = [_INFINITE if end is None else end, self.outer[0] if self.outer else _INFINITE]
+        return min(ends)
+
+    def pack(self, target: int | bytes, end: float, surroundings: dict[str, Any] | None) -> bytes:
+        """The body of a RUN packet. Raises what pickling raises."""
+        if variables := carried_variables():
+            surroundings = {**(surroundings or {}), "variables": variables}
+        return pack((target, self.args, self.kwargs, None if end == _INFINITE else end, surroundings))
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    *,
+    timeout: float | Default | None = DEFAULT,
+    isolation: Literal["inline", "process", "sandbox"] = "process",
+    effect: Literal["none", "undeclared"] = "undeclared",
+    name: str | None = None,
+    soft_timeout: float | None = None,
+    on_soft: OnSoft | None = None,
+    soft_answer: float = DEFAULT_ANSWER_S,
+    writes: Sequence[str] | Callable[..., Sequence[str]] = (),
+    **place: Any,
+) -> Any:
+    """Make a tool of a function: a decorator, with or without options.
+
+    Promised: a call ends at its `timeout` (seconds, finite, above zero, or None; 60 if omitted), kept by another
+    process: whatever the function does then ends with it, threads, subprocesses and native code included. With
+    `isolation="inline"` none of that: it runs here, and an overrun is only reported. Not promised: that what it did
+    before is undone; that module globals it changes are seen by the caller or by the next call (calls run in
+    processes of their own, one of which serves many calls one after another).
+
+    `effect="none"` declares that it changes nothing outside; only such tools may race. `writes` names the resources it
+    changes (or is a function of its arguments that does): calls of one batch that share one are run one after
+    another. `soft_timeout`, `on_soft`, `soft_answer`: see `deadstop.SoftLimit`. `place`: memory, pids, cpus, disk and,
+    for a sandbox, net, bind, ro_bind, bind_cwd, as for `deadstop.run`.
+    """
+    options: dict[str, Any] = {"isolation": isolation, "effect": effect, **place}
+    given = {
+        "timeout": (timeout, DEFAULT), "name": (name, None), "soft_timeout": (soft_timeout, None),
+        "on_soft": (on_soft, None), "soft_answer": (soft_answer, DEFAULT_ANSWER_S), "writes": (writes, ()),
+    }  # fmt: skip
+    options.update({key: value for key, (value, default) in given.items() if value is not default})
+    if function is None:
+        return lambda decorated: Tool(decorated, options)
+    return Tool(function, options)

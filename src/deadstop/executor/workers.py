@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The call workers of this process: taken for one call, given back, asked for when there are none free.
+
+No thread of ours serves them: whoever waits for a worker reads what the supervisor delivers, and hands it to whoever
+has waited longest.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from .. import clock, wire
+from ..boundary import timers
+from ..errors import BoundaryUnavailable, InternalError
+from ..model import Place, place_to_dict
+from ..packing import Port
+from ..results import LimitReport
+from ..slots import Page, Slot
+from .client import Channel
+from .private import supervisor, wait_readable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_WORKERS = 64  # of one pool; calls beyond that wait
+KEEP_IDLE = 8  # of one pool, beyond which a worker given back is ended
+START_S = 60.0  # until a worker must have been delivered, nothing of the user's has run yet
+LOOK_S = 1.0  # how often a blocking wait looks whether the supervisor has let a deadline pass
+
+_LOOK = struct.pack("ll", int(LOOK_S), 0)
+
+
+class Worker:
+    """The caller's ends of one worker. `known` are the numbers of the functions it has loaded."""
+
+    __slots__ = (
+        "about", "cwd", "environ", "exit_fd", "known", "level", "namespace", "number", "path", "port", "reports", "slot",
+        "timer",
+    )  # fmt: skip
+
+    def __init__(self, pool: Pool, about: tuple[Any, ...], fds: list[int]) -> None:
+        _, slot, self.level, _, self.namespace, _ = about
+        data = socket.socket(fileno=fds[0])
+        data.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LOOK)
+        self.port = Port(data, pool.max_body)
+        self.reports = Port(socket.socket(fileno=fds[1]))
+        self.timer, self.exit_fd = timers.Timer(fds[2]), fds[3]
+        self.slot = Slot(pool.page, slot)
+        self.known: set[int] = set()
+        self.environ, self.cwd, self.path = pool.environ, pool.cwd, pool.path
+        self.number = 0
+
+    def order(self, *message: Any) -> None:
+        """To the supervisor, about this worker. Lost if it is gone: that is found out by whoever waits."""
+        try:
+            self.reports.socket.send(marshal.dumps(message), socket.MSG_DONTWAIT)
+        except OSError:
+            pass
+
+    def kill_from_here(self) -> None:
+        """Without the supervisor. A worker without a namespace is ended by its lifeline, which the supervisor holds."""
+        try:
+            if self.namespace:
+                signal.pidfd_send_signal(self.exit_fd, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def close(self) -> None:
+        """The supervisor sees it and ends the worker."""
+        self.port.socket.close()
+        self.reports.socket.close()
+        for fd in (self.timer.fd, self.exit_fd):
+            os.close(fd)
+
+
+class Waiter:
+    """Somebody in the queue: readable once it has a worker, or there is none to be had."""
+
+    __slots__ = ("event", "worker")
+
+    def __init__(self) -> None:
+        self.event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.worker: Worker | None = None
+
+    def close(self) -> None:
+        os.close(self.event)
+
+
+class Pool:
+    """The workers of one place. Raises BoundaryUnavailable or InternalError where none can be had."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.max_body = 1 << 40 if place.isolation == "process" else 256 << 20
+        self.page = Page()
+        self.free: list[Worker] = []
+        self.queue: deque[Waiter] = deque()
+        self.alive, self.asked = 0, 0
+        self.problem: Exception | None = None
+        self.closed = False
+        self.limits: Mapping[str, LimitReport | None] = {}
+        self.remarks: tuple[str, ...] = ()
+        self.warm: set[str] = set()
+        self._lock = threading.Lock()
+        self.environ: dict[bytes, bytes] = dict(_environ())
+        self.cwd, self.path = _cwd(), list(sys.path)
+        connection, self.process = supervisor.connect()
+        self.channel = Channel(connection, self.process)
+        self.orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self.orders.setblocking(False)
+        with theirs:
+            document = {"place": place_to_dict(place), **about_this_interpreter(self, place)}
+            self.channel.send(wire.POOL, document, [theirs.fileno(), self.page.fd])
+
+    # -- taking ------------------------------------------------------------------------------------------------------
+
+    def take_free(self) -> Worker | None:
+        """A worker if one is free and nobody waits for it."""
+        if self.queue:
+            return None
+        try:
+            worker = self.free.pop()
+        except IndexError:
+            return None
+        if not self.free and not self.asked:
+            self.ask()  # one to spare: the next call, or the one after a kill, finds it ready
+        return worker
+
+    def ask(self, count: int = 1) -> None:
+        """Have more workers made, as far as there may be more."""
+        with self._lock:
+            self._ask(count)
+
+    def _ask(self, count: int) -> None:
+        for _ in range(min(count, MAX_WORKERS - self.alive - self.asked)):
+            self.asked += 1
+            try:
+                self.orders.send(marshal.dumps(("more",)))
+            except OSError:
+                return  # its end is read in `harvest`
+
+    def enqueue(self) -> Waiter:
+        """Get in line. The waiter is to be closed with `leave`."""
+        waiter = Waiter()
+        with self._lock:
+            self.queue.append(waiter)
+            if len(self.queue) > self.asked:
+                self._ask(len(self.queue) - self.asked)
+            self._serve()
+        return waiter
+
+    def leave(self, waiter: Waiter) -> None:
+        with self._lock:
+            try:
+                self.queue.remove(waiter)
+            except ValueError:
+                pass
+        waiter.close()
+
+    def harvest(self) -> None:
+        """Take what the supervisor has delivered, and give it to those who have waited longest."""
+        with self._lock:
+            while not self.closed and (got := self._delivered()) is not None:
+                message, fds = got
+                if message[0] == "worker":
+                    self.asked, self.alive = max(0, self.asked - 1), self.alive + 1
+                    self._learn(message[5])
+                    self.free.append(Worker(self, message, fds))
+                    self.problem = None
+                else:
+                    self._fail(BoundaryUnavailable(*message[1:]))
+            self._serve()
+
+    def _delivered(self) -> tuple[tuple[Any, ...], list[int]] | None:
+        got = wire.receive(self.orders, 1 << 16)
+        if got is None:
+            return None
+        if not got[0]:
+            self._fail(self._why_lost())
+            self.closed = True
+            return None
+        return marshal.loads(got[0]), got[1]
+
+    def _why_lost(self) -> Exception:
+        for kind, body in self.channel.read() or ():
+            if kind == wire.FAILED:
+                from .client import failure
+
+                return failure(body)
+        return InternalError("the supervisor ended")
+
+    def _learn(self, about: str) -> None:
+        if not self.limits:
+            document = json.loads(about)
+            self.limits = {name: LimitReport(**report) for name, report in document["limits"].items()}
+            self.remarks = tuple(document["remarks"])
+
+    def _fail(self, problem: Exception) -> None:
+        self.asked, self.problem = 0, problem
+        for waiter in self.queue:
+            os.eventfd_write(waiter.event, 1)
+
+    def _serve(self) -> None:
+        while self.free and self.queue:
+            waiter = self.queue.popleft()
+            waiter.worker = self.free.pop()
+            os.eventfd_write(waiter.event, 1)
+
+    # -- giving back -------------------------------------------------------------------------------------------------
+
+    def give(self, worker: Worker) -> None:
+        """It has answered and left nothing behind."""
+        if self.closed or len(self.free) >= KEEP_IDLE:
+            self.lose(worker)
+            return
+        self.free.append(worker)
+        if self.queue:
+            with self._lock:
+                self._serve()
+
+    def lose(self, worker: Worker, *, replace: bool = False) -> None:
+        """It is gone, or is to go."""
+        worker.close()
+        with self._lock:
+            self.alive -= 1
+            if replace or self.queue:
+                self._ask(max(1 - len(self.free) - self.asked, len(self.queue) - self.asked, 0))
+
+    def warm_up(self, modules: list[str]) -> None:
+        """Have these loaded before workers are made: a worker has loaded them without harm."""
+        new = [name for name in modules if name not in self.warm]
+        if new and self.place.isolation == "process":
+            self.warm.update(new)
+            for start in range(0, len(new), 200):
+                try:
+                    self.orders.send(marshal.dumps(("warm", new[start : start + 200])))
+                except OSError:
+                    return
+
+    def close(self) -> None:
+        """Kill all its workers."""
+        with self._lock:
+            self.closed = True
+            for worker in self.free:
+                worker.close()
+            self.free.clear()
+            self.channel.close()
+            self.orders.close()
+
+
+_pools: dict[Place, Pool] = {}
+_opening = threading.Lock()
+
+
+def pool_of(place: Place) -> Pool:
+    """The pool for a place; a new one if its supervisor was lost."""
+    found = _pools.get(place)
+    if found is None or found.closed:
+        with _opening:
+            found = _pools.get(place)
+            if found is None or found.closed:
+                found = _pools[place] = Pool(place)
+                found.ask(2)
+    return found
+
+
+def _after_fork() -> None:
+    """In a forked child: the workers are the parent's."""
+    global _opening
+    _opening = threading.Lock()
+    for pool in _pools.values():
+        pool.closed = True
+        for worker in pool.free:
+            worker.close()
+        pool.orders.close()
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def wait_for(pool: Pool, waiter: Waiter, until: float, token: int | None) -> bool:
+    """Block until the waiter has a worker, `until` is over, or the token can be read (then False)."""
+    while waiter.worker is None:
+        pool.harvest()
+        if waiter.worker is not None:
+            break
+        if pool.problem is not None:
+            raise pool.problem
+        left = until - clock.monotonic()
+        if left <= 0:
+            return False
+        sources = [pool.orders.fileno(), waiter.event] + ([token] if token is not None else [])
+        if token in wait_readable(sources, left):
+            return False
+    return True
+
+
+def about_this_interpreter(pool: Pool, place: Place) -> dict[str, Any]:
+    """What it takes to run the caller's functions elsewhere as if they were run here."""
+    from .inside import inside
+
+    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    path = [os.path.abspath(entry) for entry in sys.path]
+    if not sys.executable:
+        raise InternalError("sys.executable is empty: there is no interpreter to run functions in")
+    return {
+        "interpreter": {
+            "executable": sys.executable, "flags": flags, "cwd": pool.cwd, "sys_path": path, "home": home,
+            "environ": [(os.fsdecode(name), os.fsdecode(value)) for name, value in pool.environ.items()],
+        },
+        **inside(place, path),
+    }  # fmt: skip
+
+
+def _environ() -> Mapping[bytes, bytes]:
+    found: Mapping[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+    return found
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
+
+
+def surroundings(worker: Worker) -> dict[str, Any] | None:
+    """What differs from what the worker has: environment, folder, import path. It is taken to have it from now on."""
+    changed: dict[str, Any] | None = None
+    environ = _environ()
+    if environ != worker.environ:
+        worker.environ = dict(environ)
+        changed = {"environ": dict(os.environ)}
+    cwd = _cwd()
+    if cwd != worker.cwd:
+        worker.cwd = cwd
+        changed = {**(changed or {}), "cwd": cwd}
+    if sys.path != worker.path:
+        worker.path = list(sys.path)
+        changed = {**(changed or {}), "sys_path": [os.path.abspath(entry) for entry in sys.path]}
+    return changed if worker.level == "process" else None

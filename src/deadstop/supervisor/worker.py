@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call worker, as the supervisor sees it: a boundary with a process in it that the caller talks to directly.
+
+The supervisor sees no calls. It sees a page of memory that the caller writes each call's deadline into, and a timer
+that the caller arms for a little before it. When the timer fires and the page still says that a call is running,
+evidence is taken; when the deadline is over and the page still says so, the worker is killed. A caller that is
+frozen, or holds its interpreter lock, therefore moves nothing. The caller reads the clock after it has cleared the
+page, and we read the page after we have read the clock, and wait MARGIN_S longer than the deadline: so a call never
+is both completed and killed.
+
+What is left to the caller's request comes as packets on the report socket: a kill with its reason, what was printed,
+a freeze. The report socket also carries the one result of a worker that was killed or died.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+
+from .. import clock, wire
+from ..boundary import timers
+from ..boundary.reaper import signal_tree
+from ..packing import GONE, STACKS_SIGNAL, TOLD, Port
+from ..results import Evidence, FiredLimit, ProcessSeen, Receipt, Status, ToolResult
+from ..slots import Slot
+from .call import pid_of
+from .collector import Collector, Report
+from .loop import Timer
+from .output import Pump
+from .report import diagnosis_of, leftover_names
+from .room import Room
+
+if TYPE_CHECKING:
+    from .pool import Pool
+
+MARGIN_S = 0.0001
+STACKS_S = 0.003  # how long an unforeseen kill waits for the Python stacks
+STACKS_BYTES = 32_768
+DIAGNOSE_S = 0.04  # a shorter time before a deadline is not enough to look at anything but the stacks
+TAIL = 65_536
+
+
+class Worker:
+    """From its boundary to its one report. `pool` is told when it is ready and when it is gone."""
+
+    def __init__(self, pool: Pool, slot: Slot, room: Room) -> None:
+        self.pool, self.loop, self.slot, self.room = pool, pool.loop, slot, room
+        self.status: Status | None = None
+        self.reason: str | None = None
+        self.limit: FiredLimit | None = None
+        self.deadline: float | None = None
+        self.killed_at: float | None = None
+        self.leader, self.leader_fd = 0, -1
+        self.leader_status: int | None = None
+        self.leader_ended: float | None = None
+        self.leftover: tuple[str, ...] = ()
+        self.processes = 0
+        self.seen: Report = {}
+        self.stacks = bytearray()
+        self.evidence_at: float | None = None
+        self.evidence_s = 0.0
+        self.frozen = False
+        self.over = False
+        self._reader: Collector | None = None
+        self._timers: list[Timer] = []
+        self._open_channels()
+        room.listeners[1] = self._message
+        if room.ready:
+            self._begin()
+
+    def _open_channels(self) -> None:
+        kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
+        self.data, self._inner_data = socket.socketpair(socket.AF_UNIX, kind)
+        self.reports, self._callers_reports = socket.socketpair(socket.AF_UNIX, kind)
+        self.timer = timers.create()
+        self._stacks_read, self._stacks_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        out_read, self._out = os.pipe2(os.O_CLOEXEC)
+        err_read, self._err = os.pipe2(os.O_CLOEXEC)
+        self.pumps = [
+            Pump(self.loop, (name, fd, None), TAIL, None, _ignore)
+            for name, fd in (("stdout", out_read), ("stderr", err_read))
+        ]
+        self.reports.setblocking(False)
+        self.loop.watch(self._stacks_read, self._read_stacks)
+        self.loop.watch(self.reports.fileno(), self._ordered)
+        self.loop.watch(self.timer, self._timer_fired)
+
+    # -- start -------------------------------------------------------------------------------------------------------
+
+    def _message(self, message: tuple[Any, ...], fds: list[int]) -> None:
+        kind = message[0]
+        if kind == "ready":
+            self._begin()
+        elif kind == "started" and fds:
+            self._started(fds[0])
+        elif kind == "not_started":
+            self.stop(Status.REFUSED, reason="policy")
+        elif kind == "ended":
+            self._ended(message[2], message[3])
+        elif kind == "gone":
+            self._boundary_lost()
+
+    def _begin(self) -> None:
+        own_pids = bool(self.room.boundary.facts.get("own_proc"))
+        settings = {**self.pool.settings, "own_pids": own_pids, "cold": sorted(self.pool.cold)}
+        socket.send_fds(self.data, [marshal.dumps(settings)], [self._stacks_write])
+        try:
+            stdio = [self._inner_data.fileno(), self._out, self._err]
+            self.room.boundary.run(1, self.pool.request(self.room.boundary.applied), stdio)
+        except OSError:
+            self.stop(Status.REFUSED, reason="policy")
+        self._close_inner()
+
+    def _close_inner(self) -> None:
+        if self._out >= 0:
+            self._inner_data.close()
+            for fd in (self._out, self._err, self._stacks_write):
+                os.close(fd)
+            self._out = -1
+
+    def _started(self, pidfd: int) -> None:
+        self.leader_fd = pidfd
+        self.leader = pid_of(pidfd)
+        if self.status is None:
+            fds = [self.data.fileno(), self._callers_reports.fileno(), self.timer, self.room.boundary.exit_fd]
+            self.pool.deliver(self, fds)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """The caller's ends are the caller's alone: its death closes them."""
+        self.data.close()
+        self._callers_reports.close()
+
+    # -- the deadline ------------------------------------------------------------------------------------------------
+
+    def _timer_fired(self) -> None:
+        try:
+            os.read(self.timer, 8)
+        except BlockingIOError:
+            return  # armed anew before we looked
+        deadline, lead = self.slot.read()
+        now = clock.monotonic()
+        if deadline == 0.0 or self.status:
+            return  # nothing is running
+        if now >= deadline + MARGIN_S:
+            self._time_out(deadline)
+        elif now >= deadline - lead:
+            self._look(lead)
+            self._at(deadline + MARGIN_S, lambda: self._due(deadline))
+
+    def _due(self, deadline: float) -> None:
+        if self.slot.read()[0] == deadline:
+            self._time_out(deadline)
+        else:
+            self._forget_evidence()  # it ended in time after all
+
+    def _time_out(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.stop(Status.TIMEOUT)
+
+    def _at(self, when: float, callback: Any) -> None:
+        self._timers = [timer for timer in self._timers if timer.callback is not None]
+        self._timers.append(self.loop.at(when, callback))
+
+    # -- evidence ----------------------------------------------------------------------------------------------------
+
+    def _look(self, seconds: float) -> None:
+        """Ask for the Python stacks; if there is time, have somebody find out what it waits for, too."""
+        if self.evidence_at is not None:
+            return
+        self.evidence_at = clock.monotonic()
+        try:
+            signal.pidfd_send_signal(self.leader_fd, STACKS_SIGNAL)
+        except OSError:
+            return
+        if seconds >= DIAGNOSE_S:
+            view = self._view()
+            try:
+                self._reader = Collector(self.loop, lambda emit: _collect(view, emit), self._add, self._complete)
+            except OSError:
+                pass
+
+    def _view(self) -> Any:
+        from ..boundary.evidence import View
+
+        group = self.room.boundary.group
+        tails = sorted(self.pumps, key=lambda pump: pump.tail.total > 0)
+        return View(
+            root=self.room.boundary.pid, leader=self.leader, ours=self.room.boundary.helpers(),
+            tail=b"".join(pump.tail.last(2000) for pump in tails), cgroup=group.files() if group else {},
+        )  # fmt: skip
+
+    def _add(self, report: Report) -> None:
+        self.seen.update(report)
+        self.processes = max(self.processes, report.get("count", 0))
+        self._complete()
+
+    def _complete(self) -> None:
+        if self.evidence_at is not None:
+            self.evidence_s = clock.monotonic() - self.evidence_at
+
+    def _read_stacks(self) -> None:
+        try:
+            data = os.read(self._stacks_read, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self.loop.unwatch(self._stacks_read)
+        self.stacks += data
+        del self.stacks[:-STACKS_BYTES]
+        self._complete()
+        if self.status and self.killed_at is None and self._stacks_complete():
+            self._kill()
+
+    def _stacks_complete(self) -> bool:
+        """The main thread is told of last, and its outermost frame is always the same."""
+        return self.stacks.rstrip().endswith(b"<module>")
+
+    def _forget_evidence(self) -> None:
+        if self._reader:
+            self._reader.stop()
+        self._reader, self.seen, self.evidence_at, self.processes = None, {}, None, 0
+        self.stacks.clear()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def stop(self, status: Status, *, reason: str | None = None) -> None:
+        """Decide, once; take the stacks if they have not been taken; kill."""
+        if self.status:
+            return
+        self.status, self.reason = status, reason
+        alive = self.leader_fd >= 0 and self.leader_status is None
+        if alive and self.evidence_at is None and status in (Status.TIMEOUT, Status.CANCELLED) and reason != "unused":
+            self._look(0.0)
+            self._at(clock.monotonic() + STACKS_S, self._kill)
+        else:
+            self._kill()
+
+    def _kill(self) -> None:
+        if self.killed_at is not None:
+            return
+        self.killed_at = clock.monotonic()
+        for timer in self._timers:
+            timer.cancel()
+        if self.status is Status.COMPLETED:
+            self._count_leftover()
+        if self._reader:
+            self._reader.stop()
+        self.processes = max(self.processes, self.room.boundary.count(limit=64))
+        self.room.kill(self._gone)
+
+    def _count_leftover(self) -> None:
+        left = [pid for pid in self.room.boundary.members(limit=512) if pid != self.leader]
+        self.leftover = leftover_names(left)
+
+    def _ended(self, status: int, when: float) -> None:
+        self.leader_status, self.leader_ended = status, when
+        group = self.room.boundary.group
+        if self.status is None and group and "memory" in group.enforced and group.out_of_memory_kills():
+            self.limit = FiredLimit("memory", None, "given")
+            self.stop(Status.RESOURCE_LIMIT)
+        self.stop(Status.CRASHED)
+
+    def _boundary_lost(self) -> None:
+        if not self.over:
+            self.status = self.status or Status.CRASHED
+            self.killed_at = self.killed_at or clock.monotonic()
+            self._gone()
+
+    def _gone(self) -> None:
+        if self.over:
+            return
+        self.over = True
+        self._read_stacks()
+        for pump in self.pumps:
+            pump.drain()
+        result = self._result()
+        try:
+            Port(self.reports).send(GONE, 0, 0, marshal.dumps((self.leader_ended, result.to_json())))
+        except OSError:
+            pass  # nobody waits for it
+        self._close()
+        self.pool.gone(self)
+
+    def _close(self) -> None:
+        self._close_inner()
+        self._let_go()
+        self.loop.unwatch(self.reports.fileno())
+        self.reports.close()
+        for fd in (self.timer, self._stacks_read):
+            self.loop.unwatch(fd)
+            os.close(fd)
+        if self.leader_fd >= 0:
+            os.close(self.leader_fd)
+        self.room.listeners.pop(1, None)
+
+    def abandon(self) -> None:
+        """The caller is gone."""
+        if self.killed_at is None:
+            self.status, self.reason = self.status or Status.CANCELLED, self.reason or "owner_gone"
+            self._kill()
+
+    # -- what the caller asks for ------------------------------------------------------------------------------------
+
+    def _ordered(self) -> None:
+        got = wire.receive(self.reports, 4096)
+        if got is None:
+            return
+        if not got[0]:
+            self.loop.unwatch(self.reports.fileno())
+            self.stop(Status.CANCELLED, reason="owner_gone" if self.pool.closing else "unused")
+            return
+        order = marshal.loads(got[0])
+        if order[0] == "kill":
+            self.stop(Status(order[1]), reason=order[2])
+        elif order[0] == "printed":
+            self._tell_printed()
+        elif order[0] == "freeze":
+            self._freeze(order[1])
+        elif order[0] == "thaw":
+            self._thaw()
+
+    def _tell_printed(self) -> None:
+        """What was printed since the last time somebody asked: nobody writes any more."""
+        for pump in self.pumps:
+            while pump.read():
+                pass
+        texts = [pump.tail.output() for pump in self.pumps]
+        for pump in self.pumps:
+            pump.restart()
+        self._send([(output.raw, output.bytes_total, output.bytes_dropped) for output in texts])
+
+    def _send(self, message: Any) -> None:
+        try:
+            Port(self.reports).send(TOLD, 0, 0, marshal.dumps(message))
+        except OSError:
+            pass
+
+    def _freeze(self, answer_by: float) -> None:
+        """Stop everything inside and say what it was doing; without a thaw by `answer_by` it is killed."""
+        self._look(DIAGNOSE_S)
+        self._at(clock.monotonic() + 0.03, lambda: self._frozen(answer_by))
+
+    def _frozen(self, answer_by: float) -> None:
+        if self.status or self.frozen:
+            return
+        self.frozen = True
+        group = self.room.boundary.group
+        if not (group and group.freeze(True)):
+            signal_tree(self.room.boundary.pid, signal.SIGSTOP)
+        if self._reader:
+            self._reader.stop()
+        self._read_stacks()
+        self._at(answer_by, self._unanswered)
+        self._send([self._evidence_json(), [(pump.tail.last(2000)) for pump in self.pumps]])
+        self._forget_evidence()
+
+    def _unanswered(self) -> None:
+        if self.frozen:
+            self.limit = FiredLimit("soft", None, "given")
+            self.stop(Status.TIMEOUT)
+
+    def _thaw(self) -> None:
+        if self.frozen:
+            self.frozen = False
+            group = self.room.boundary.group
+            if not (group and group.freeze(False)):
+                signal_tree(self.room.boundary.pid, signal.SIGCONT)
+
+    # -- the result --------------------------------------------------------------------------------------------------
+
+    def _evidence_json(self) -> str:
+        return ToolResult(tool="", status=Status.TIMEOUT, evidence=self._evidence()).to_json()
+
+    def _evidence(self) -> Evidence | None:
+        if self.status in (Status.COMPLETED, Status.REFUSED) or (self.evidence_at is None and not self.stacks):
+            return None
+        stacks = self.stacks.decode("utf-8", "replace").strip() or None
+        return Evidence(
+            diagnosis=diagnosis_of(self.seen), stacks=stacks,
+            processes=tuple(ProcessSeen(**process) for process in self.seen.get("processes", ())),
+            took_ms=round(self.evidence_s * 1000, 1),
+            complete=(stacks is not None and self._reader is None) or bool(self.seen.get("complete")),
+        )  # fmt: skip
+
+    def _result(self) -> ToolResult:
+        room, status = self.room, self.status or Status.UNKNOWN
+        assert room.gone is not None
+        assert room.gone_at is not None
+        assert self.killed_at is not None
+        late = None if self.deadline is None else round((room.gone_at - self.deadline) * 1000, 2)
+        receipt = Receipt(
+            boundary=room.boundary.level, method=tuple(room.boundary.methods), proof=room.gone.proof,
+            survivors=room.gone.survivors, processes=self.processes, deadline_to_dead_ms=late,
+            kill_ms=round((room.gone_at - self.killed_at) * 1000, 2), unkillable=room.unkillable,
+        )  # fmt: skip
+        code, number = _exit(self.leader_status) if status is Status.CRASHED else (None, None)
+        evidence, outputs = self._evidence(), [pump.tail.output() for pump in self.pumps]
+        diagnosis = evidence.diagnosis if evidence else None
+        return ToolResult(
+            tool="", status=status, reason=self.reason, limit=self.limit, limits=dict(room.boundary.applied.reports),
+            exit_code=code, signal=number, stdout=outputs[0], stderr=outputs[1], receipt=receipt, evidence=evidence,
+            hint=diagnosis.hint if diagnosis else None, degraded=tuple(room.remarks), leftover=self.leftover,
+            error_message=room.failed[1] if room.failed else None,
+        )  # fmt: skip
+
+
+def _exit(status: int | None) -> tuple[int | None, int | None]:
+    if status is None:
+        return None, None
+    return (None, os.WTERMSIG(status)) if os.WIFSIGNALED(status) else (os.WEXITSTATUS(status), None)
+
+
+def _collect(view: Any, emit: Any) -> None:
+    from ..boundary.evidence import collect
+
+    collect(view, emit)
+
+
+def _ignore(_: int) -> None:
+    pass

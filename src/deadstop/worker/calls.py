@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop of a call worker: one call at a time, each in a context of its own.
+
+Nothing here keeps a limit: this process is what is killed. It runs the caller's functions, says how they ended, and
+says what they left behind as far as it can see it (the supervisor sees the rest).
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import contextvars
+import importlib
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Callable, Coroutine
+from pickle import loads
+from typing import Any, NoReturn
+
+from .. import deadlines, messages
+from ..boundary.reaper import descendants, state_of
+from ..closures import variable_at
+from ..packing import (
+    LEFT_PROCESSES,
+    LEFT_THREADS,
+    LOAD,
+    LOADED,
+    PROGRESS,
+    RAISED,
+    RUN,
+    VALUE,
+    WROTE,
+    Port,
+)
+from ..results import Progress
+from . import streams
+from .answers import Pickled, PlainData, unloadable
+
+FUNCTIONS_KEPT = 1024
+
+
+class Calls:
+    """The functions a worker has loaded, and the running of them."""
+
+    def __init__(self, port: Port, answers: Pickled | PlainData, *, own_pids: bool) -> None:
+        self.port, self.answers = port, answers
+        self.functions: dict[int, Callable[..., Any]] = {}
+        self.context = contextvars.copy_context()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.number = 0
+        self.own_pids = own_pids  # a pid namespace of its own, and its own /proc
+        self.last_pid_file = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
+        self.last_pid = self._last_pid()
+        self.context.run(messages.sink.set, self.tell)
+
+    def serve(self) -> NoReturn:
+        port = self.port
+        while (packet := port.receive()) is not None:
+            kind, _, self.number, body = packet
+            if kind == RUN:
+                self.run(body)
+            elif kind == LOAD:
+                self.load(body)
+        os._exit(0)
+
+    # -- functions ---------------------------------------------------------------------------------------------------
+
+    def load(self, body: Any) -> None:
+        """(number, reference or pickled function, warm only). Answers which modules that imported."""
+        before = set(sys.modules)
+        try:
+            number, where, packed = loads(body)
+            function = find(*where) if where else loads(packed)
+            if len(self.functions) >= FUNCTIONS_KEPT:
+                self.functions.clear()
+            self.functions[number] = function
+        except BaseException as problem:
+            self.port.send(RAISED, self.left(), self.number, self.answers.raised(unloadable("the function", problem)))
+            return
+        new = [name for name in sys.modules.keys() - before if not name.startswith("deadstop.")]
+        flags = self.left()
+        self.port.send(LOADED, flags, self.number, "\n".join(new).encode())
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def run(self, body: Any) -> None:
+        """(function number or pickled function, args, kwargs, end, surroundings)."""
+        try:
+            target, args, kwargs, end, surroundings = loads(body)
+            function = self.functions[target] if type(target) is int else loads(target)
+            context = self.context.copy()
+            if surroundings is not None:
+                adapt(surroundings, context)
+        except BaseException as problem:
+            self.answer(RAISED, self.answers.raised(unloadable("the call", problem)))
+            return
+        deadlines._call_end = end
+        try:
+            value = context.run(function, *args, **kwargs)
+            if type(value) is types.CoroutineType:
+                value = self.complete(value, context)
+        except BaseException as problem:
+            self.answer(RAISED, self.answers.raised(problem))
+            return
+        try:
+            packed = self.answers.value(value)
+        except BaseException as problem:
+            kind = type(value).__name__
+            self.answer(RAISED, self.answers.raised(TypeError(f"the result, a {kind}, cannot be sent back: {problem}")))
+            return
+        self.answer(VALUE, packed)
+
+    def answer(self, kind: int, body: bytes) -> None:
+        deadlines._call_end = None
+        self.port.send(kind, self.left(), self.number, body)
+
+    def tell(self, message: Progress) -> None:
+        parts = (message.text, message.id, message.replace, message.data)
+        self.port.send(PROGRESS, 0, self.number, self.answers.progress(parts))
+
+    def complete(self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context) -> Any:
+        """On the worker's own loop, which later calls find again. What the call leaves on it is cancelled."""
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+        loop = self.loop
+        try:
+            return loop.run_until_complete(loop.create_task(coroutine, context=context))
+        finally:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            if left:
+                loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            if getattr(loop, "_default_executor", None) is not None:  # its threads would count as left behind
+                loop.run_until_complete(loop.shutdown_default_executor())
+                loop.close()
+                self.loop = None
+
+    # -- what is left ------------------------------------------------------------------------------------------------
+
+    def left(self) -> int:
+        flags = WROTE if streams.wrote() else 0
+        if _thread._count():
+            flags |= LEFT_THREADS
+        last = self._last_pid()
+        if last != self.last_pid:
+            self.last_pid = last
+            flags |= WROTE  # a child may have printed
+            if self._processes():
+                flags |= LEFT_PROCESSES
+        return flags
+
+    def _last_pid(self) -> bytes:
+        """The last pid given in this pid namespace: unchanged means that nothing was forked."""
+        return os.pread(self.last_pid_file, 128, 0).rpartition(b" ")[2]
+
+    def _processes(self) -> bool:
+        """Whether anything that the call started is still running; a dead child that nobody waited for is not."""
+        own = os.getpid()
+        if self.own_pids:
+            others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, own)]
+        else:
+            others = [*descendants(os.getppid(), without=frozenset({own})), *descendants(own)]
+        return any(state_of(pid) not in "ZX" for pid in others)
+
+
+def find(module: str, name: str, file: str | None) -> Callable[..., Any]:
+    """Import a function by its name; from its file where the module cannot be imported by name."""
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as problem:
+        if problem.name is None or not f"{module}.".startswith(f"{problem.name}.") or file is None:
+            raise
+        spec = importlib.util.spec_from_file_location(module, file)
+        if spec is None or spec.loader is None:
+            raise
+        found = sys.modules[module] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(found)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return getattr(found, "__deadstop_function__", found)  # type: ignore[no-any-return]
+
+
+def adapt(surroundings: dict[str, Any], context: contextvars.Context) -> None:
+    """Make this process look as the caller does at this call: only what differs from before is sent."""
+    if (environment := surroundings.get("environ")) is not None:
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+    if (folder := surroundings.get("cwd")) is not None:
+        os.chdir(folder)
+    if (path := surroundings.get("sys_path")) is not None:
+        sys.path[:] = path
+        importlib.invalidate_caches()
+    for module, name, packed in surroundings.get("variables", ()):
+        context.run(variable_at(module, name).set, loads(packed))
