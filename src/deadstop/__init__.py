@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from .errors import ToolStartError as ToolStartError
     from .errors import ToolTimeoutError as ToolTimeoutError
     from .errors import UsageError as UsageError
+    from .executor.batch import RaceResult as RaceResult
+    from .executor.batch import batch as batch
+    from .executor.batch import batch_async as batch_async
+    from .executor.batch import race as race
+    from .executor.batch import race_async as race_async
     from .executor.boundary import Boundary as Boundary
     from .executor.function import call as call
     from .executor.function_async import call_async as call_async
@@ -50,9 +55,9 @@ if TYPE_CHECKING:
     from .executor.tool import Call as Call
     from .executor.tool import Tool as Tool
     from .executor.tool import tool as tool
-    from .model import Isolation as Isolation
     from .messages import check as check
     from .messages import progress as progress
+    from .model import Isolation as Isolation
     from .results import Progress as Progress
     from .results import Status as Status
     from .results import ToolResult as ToolResult
@@ -62,6 +67,11 @@ _HOME = {
     "CancelToken": "cancel",
     "deadline": "deadlines",
     "remaining": "deadlines",
+    "batch": "executor.batch",
+    "batch_async": "executor.batch",
+    "race": "executor.batch",
+    "race_async": "executor.batch",
+    "RaceResult": "executor.batch",
     "Call": "executor.tool",
     "Tool": "executor.tool",
     "tool": "executor.tool",
@@ -107,6 +117,7 @@ __all__ = [
     "Isolation",
     "OutcomeUnknown",
     "Progress",
+    "RaceResult",
     "SoftLimit",
     "Status",
     "Task",
@@ -123,12 +134,16 @@ __all__ = [
     "ToolTimeoutError",
     "UsageError",
     "__version__",
+    "batch",
+    "batch_async",
     "call",
     "call_async",
     "check",
     "deadline",
     "defer",
     "progress",
+    "race",
+    "race_async",
     "remaining",
     "run",
     "run_async",

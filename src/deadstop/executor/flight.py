@@ -35,6 +35,7 @@ from .private import supervisor, wait_readable
 from .workers import Pool, Worker, surroundings
 
 if TYPE_CHECKING:
+    from .kept import KeptWorker
     from .tool import Call
 
 BACKSTOP_S = 0.5  # how long after a deadline the supervisor's report may take before this process acts itself
@@ -56,11 +57,26 @@ class Flight:
     """A call that is being run. Not for two threads at once."""
 
     __slots__ = (
-        "answer", "call", "cancel_reason", "died_unsent", "end", "fd", "limit", "messages", "pool", "question", "queued",
-        "soft_at", "started", "started_at", "state", "worker",
+        "answer",
+        "call",
+        "cancel_reason",
+        "died_unsent",
+        "end",
+        "fd",
+        "limit",
+        "messages",
+        "pool",
+        "question",
+        "queued",
+        "soft_at",
+        "started",
+        "started_at",
+        "state",
+        "threads_left",
+        "worker",
     )  # fmt: skip
 
-    def __init__(self, call: Call, pool: Pool, worker: Worker, queued: float) -> None:
+    def __init__(self, call: Call, pool: Pool | KeptWorker, worker: Worker, queued: float) -> None:
         self.call, self.pool, self.worker = call, pool, worker
         self.queued = queued  # when it got in line
         self.messages: list[Progress] = []
@@ -73,6 +89,7 @@ class Flight:
         self.question: tuple[str, list[bytes]] | None = None
         self.soft_at: float | None = None
         self.died_unsent = False
+        self.threads_left = False
         self.state = State.RUNNING
         self.fd = worker.port.socket.fileno()
 
@@ -193,12 +210,17 @@ class Flight:
         """It left something running, or printed: the supervisor knows the rest."""
         self.answer = (kind, body)
         self.limit, self.end = None, now
-        if bits & (LEFT_PROCESSES | LEFT_THREADS):
+        if bits & (LEFT_PROCESSES | LEFT_THREADS) and not self.pool.keeps_remains:
+            self.threads_left = bool(bits & LEFT_THREADS)
             self.worker.order("kill", "completed", None)
             self._expect_end()
         elif bits & WROTE:
             self.worker.order("printed")
             self.state, self.fd = State.PRINTED, self.worker.reports.socket.fileno()
+        else:
+            result = self._value(body, now) if kind == VALUE else self._raised(body, now)
+            self.pool.give(self.worker)
+            return result
         return None
 
     def _expect_end(self) -> None:
@@ -332,6 +354,8 @@ class Flight:
             kind, body = self.answer
             result = self._value(body, self.end) if kind == VALUE else self._raised(body, self.end)
             kept = {key: kept[key] for key in ("stdout", "stderr", "receipt", "leftover")}
+            if self.threads_left:
+                kept["leftover"] = (*kept["leftover"], "threads")
             return ToolResult.made({**vars(result), **kept, "environment": "what it left running was ended"})
         fields = {**kept, **self._fields(status, _monotonic())}
         fields["environment"] = f"its {self.worker.level} was destroyed; files it wrote remain"
@@ -366,7 +390,7 @@ class Flight:
         worker.kill_from_here()
         shown = bool(wait_readable([worker.exit_fd], PROOF_S)) and worker.namespace
         supervisor.kill(self.pool.process)
-        self.pool.closed = True
+        self.pool.give_up()
         fields = self._fields(Status.TIMEOUT if overdue else Status.UNKNOWN, now)
         fields["limit"] = self.limit if overdue else None
         method = ("pidfd",) if worker.namespace else ("lifeline",)

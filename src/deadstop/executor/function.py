@@ -6,7 +6,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from pickle import PicklingError
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import clock, deadlines
 from ..errors import UsageError
@@ -17,6 +17,9 @@ from .private import wait_readable
 from .tokens import POLL_S, Token
 from .tool import Call, Tool
 from .workers import Pool, Worker, pool_of, wait_for
+
+if TYPE_CHECKING:
+    from .kept import KeptWorker
 
 QUEUE_S = 300.0  # how long a call may wait for a worker before it is refused for want of capacity
 _INFINITE = float("inf")
@@ -72,14 +75,14 @@ def start(asked: Call, token: Token | None) -> Flight | ToolResult:
     pool = pool_of(asked.tool.place)
     worker = pool.take_free()
     if worker is None:
-        found = _wait_in_line(pool, asked, token)
+        found = wait_in_line(pool, asked, token)
         if isinstance(found, ToolResult):
             return found
         worker = found
     return launch(asked, pool, worker, queued)
 
 
-def launch(asked: Call, pool: Pool, worker: Worker, queued: float) -> Flight | ToolResult:
+def launch(asked: Call, pool: Pool | KeptWorker, worker: Worker, queued: float) -> Flight | ToolResult:
     """Put the call on this worker: load its function first where it is new there."""
     flight = Flight(asked, pool, worker, queued)
     try:
@@ -103,7 +106,7 @@ def launch(asked: Call, pool: Pool, worker: Worker, queued: float) -> Flight | T
     return flight
 
 
-def _wait_in_line(pool: Pool, asked: Call, token: Token | None) -> Worker | ToolResult:
+def wait_in_line(pool: Pool, asked: Call, token: Token | None) -> Worker | ToolResult:
     until = min(_monotonic() + QUEUE_S, asked.outer_end())
     waiter = pool.enqueue()
     try:
@@ -192,7 +195,8 @@ def _wait_watching(flight: Flight, token: Token | None) -> ToolResult:
 # -- results of calls that never ran ------------------------------------------------------------------------------------
 
 
-def _never_ran(asked: Call, status: Status, reason: str, message: str | None, **more: Any) -> ToolResult:
+def never_ran(asked: Call, status: Status, reason: str | None, message: str | None, **more: Any) -> ToolResult:
+    """The result of a call that was never started."""
     return ToolResult(
         tool=asked.tool.name, status=status, reason=reason, call_id=asked.call_id, effect=asked.tool.effect,
         started_at=clock.now_iso(), environment="nothing was started", error_message=message, **more,
@@ -201,7 +205,7 @@ def _never_ran(asked: Call, status: Status, reason: str, message: str | None, **
 
 def cancelled_before(asked: Call, token: Token) -> ToolResult:
     degraded = (token.error,) if token.error else ()
-    return _never_ran(asked, Status.CANCELLED, token.reason, "cancelled before it started", degraded=degraded)
+    return never_ran(asked, Status.CANCELLED, token.reason, "cancelled before it started", degraded=degraded)
 
 
 def with_token_error(result: ToolResult, token: Token) -> ToolResult:
@@ -213,9 +217,9 @@ def no_capacity(asked: Call, until: float) -> ToolResult:
     end, limit = asked.resolve()
     if end <= _monotonic():
         return over_before_start(asked, limit)
-    return _never_ran(asked, Status.REFUSED, "capacity", f"no worker was free within {QUEUE_S:.0f} s")
+    return never_ran(asked, Status.REFUSED, "capacity", f"no worker was free within {QUEUE_S:.0f} s")
 
 
 def cannot_be_sent(asked: Call, problem: BaseException) -> ToolResult:
     hint = "pass plain data, or declare the tool with isolation='inline', which can only report an overrun"
-    return _never_ran(asked, Status.REFUSED, "policy", f"it cannot be run in another process: {problem}", hint=hint)
+    return never_ran(asked, Status.REFUSED, "policy", f"it cannot be run in another process: {problem}", hint=hint)

@@ -98,9 +98,9 @@ async def _wait_in_line(pool: Pool, asked: Call, token: Token | None) -> Worker 
     until = min(_monotonic() + QUEUE_S, asked.outer_end())
     waiter = pool.enqueue()
     try:
-        while waiter.worker is None:
+        while not waiter.served():
             pool.harvest()
-            if waiter.worker is not None:
+            if waiter.served():
                 break
             if pool.problem is not None:
                 raise pool.problem

@@ -10,7 +10,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, deadlines, messages
-from ..results import Late, Progress, Receipt, Status, ToolResult
+from ..results import FiredLimit, Late, Progress, Receipt, Status, ToolResult
 from .tokens import Token
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _run_within(call: Call) -> ToolResult:
         return over_before_start(call, limit)
     told: list[Progress] = []
     _set_up(call, end, limit.seconds if limit else None, told)
-    result = _run(call, end)
+    result = _run(call, end, limit)
     return ToolResult.made({**vars(result), "progress": tuple(told)}) if told else result
 
 
@@ -53,7 +53,7 @@ def _set_up(call: Call, end: float, seconds: float | None, told: list[Progress])
         messages.cancelled.set(Token(call.cancel).is_set)
 
 
-def _run(call: Call, end: float | None) -> ToolResult:
+def _run(call: Call, end: float | None, limit: FiredLimit | None = None) -> ToolResult:
     tool = call.tool
     started = _monotonic()
     fields: dict[str, Any] = {"tool": tool.name, "call_id": call.call_id, "effect": tool.effect, "receipt": RECEIPT}
@@ -70,7 +70,7 @@ def _run(call: Call, end: float | None) -> ToolResult:
     now = _monotonic()
     fields["duration_s"] = now - started
     if end is not None and now > end:
-        return _overran(call, fields, now - end)
+        return _overran(fields, now - end, limit)
     return ToolResult.made(fields)
 
 
@@ -103,7 +103,7 @@ async def _run_async(call: Call) -> ToolResult:
         fields["status"], fields["value"] = Status.COMPLETED, value
     now = _monotonic()
     fields["duration_s"], fields["progress"] = now - started, tuple(told)
-    return _overran(call, fields, now - end) if now > end else ToolResult.made(fields)
+    return _overran(fields, now - end, limit) if now > end else ToolResult.made(fields)
 
 
 def _complete(coroutine: Any) -> Any:
@@ -130,9 +130,8 @@ def _complete(coroutine: Any) -> Any:
     return value
 
 
-def _overran(call: Call, fields: dict[str, Any], after: float) -> ToolResult:
+def _overran(fields: dict[str, Any], after: float, limit: FiredLimit | None) -> ToolResult:
     """Its limit was over before it ended: that is a timeout, and what it gave is evidence."""
-    _, limit = call.resolve()
     if fields["status"] is Status.COMPLETED:
         value = fields.pop("value")
         late = Late("value", _repr(value), round(after, 6), value)

@@ -93,6 +93,13 @@ class Tool:
         """The same function with some options changed."""
         return Tool(self.function, {**self.options, **changed})
 
+    def limited(self, timeout: float | None) -> Tool:
+        """The same tool, sent to the same workers, with another limit."""
+        new = copy.copy(self)
+        new.timeout, new.source = clock.check_limit("timeout", timeout), "given"
+        new.limit = FiredLimit("call", new.timeout, "given")
+        return new
+
     def call(self, *args: Any, **kwargs: Any) -> ToolResult:
         """Run it and say how it ended. As `deadstop.call(tool, ...)`."""
         from .function import run
@@ -183,6 +190,18 @@ class Call:
         new.cancel = self.cancel if cancel is None else cancel
         new.on_progress = on_progress or self.on_progress
         new.call_id = call_id or f"call_{_prefix}{next(_numbers):06x}"
+        return new
+
+    def limited(self, timeout: float | None) -> Call:
+        """A copy whose tool has this limit."""
+        new = copy.copy(self)
+        new.tool = self.tool.limited(timeout)
+        return new
+
+    def within(self, outer: tuple[float, FiredLimit]) -> Call:
+        """A copy that must have ended when whatever it is part of ends."""
+        new = copy.copy(self)
+        new.outer = outer
         return new
 
     def resolve(self) -> tuple[float, FiredLimit | None]:

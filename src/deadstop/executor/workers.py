@@ -92,6 +92,9 @@ class Waiter:
         self.event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.worker: Worker | None = None
 
+    def served(self) -> bool:
+        return self.worker is not None
+
     def close(self) -> None:
         os.close(self.event)
 
@@ -247,6 +250,12 @@ class Pool:
                 except OSError:
                     return
 
+    keeps_remains = False  # what a call leaves running in a worker ends with the call
+
+    def give_up(self) -> None:
+        """Its supervisor is gone: the next call opens another."""
+        self.closed = True
+
     def close(self) -> None:
         """Kill all its workers."""
         with self._lock:
@@ -291,9 +300,9 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def wait_for(pool: Pool, waiter: Waiter, until: float, token: int | None) -> bool:
     """Block until the waiter has a worker, `until` is over, or the token can be read (then False)."""
-    while waiter.worker is None:
+    while not waiter.served():
         pool.harvest()
-        if waiter.worker is not None:
+        if waiter.served():
             break
         if pool.problem is not None:
             raise pool.problem

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large compressed data becomes: it is unpacked in pieces that are thrown away, until it is known to be too much."""
+"""How large compressed data becomes: it is unpacked in pieces that are thrown away, until it is too much."""
 
 from __future__ import annotations
 

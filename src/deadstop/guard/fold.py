@@ -11,6 +11,7 @@ from .widths import percent_width
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from .limits import GuardLimits
 
@@ -23,10 +24,10 @@ _DIGITS = re.compile(r"\d+")
 def small_number(node: ast.AST, bits: int = _BITS) -> float | None:
     """The number that this expression of constants is, if its size is at most `bits`; None for all else."""
     if isinstance(node, ast.Constant):
-        value = node.value
-        if type(value) is float:
-            return value
-        return value if type(value) is int and value.bit_length() <= bits else None
+        value: Any = node.value
+        if type(value) is int:
+            return value if value.bit_length() <= bits else None
+        return value if type(value) is float else None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = small_number(node.operand, bits)
         return None if inner is None else -inner
@@ -36,7 +37,8 @@ def small_number(node: ast.AST, bits: int = _BITS) -> float | None:
     return None
 
 
-def _combined(operator: ast.operator, left: float, right: float, bits: int) -> float | None:
+def _combined(operator: ast.operator, left: Any, right: Any, bits: int) -> float | None:
+    result: Any
     if isinstance(operator, ast.Add | ast.Sub):
         result = left + right if isinstance(operator, ast.Add) else left - right
     elif isinstance(operator, ast.Mult):
@@ -63,7 +65,7 @@ def is_number_up_to(node: ast.AST, most: float) -> bool:
 
 
 def never_too_wide(node: ast.AST, limits: GuardLimits) -> bool:
-    """Whether this constant format text (of an f-string, or on the left of `%`) asks for little, whatever it is given."""
+    """Whether this constant format (a spec of an f-string, or what is left of `%`) always asks for little."""
     if isinstance(node, ast.JoinedStr):
         constants = [each.value for each in node.values if isinstance(each, ast.Constant)]
         digits = _DIGITS.findall("".join(map(str, constants)))

@@ -18,9 +18,12 @@ __all__ = ["Length", "itertools_length", "length", "note", "range_length", "step
 
 _SIZED = frozenset({list, tuple, str, bytes, bytearray, dict, set, frozenset, type({}.keys()), type({}.values())})
 _SIZED |= {type({}.items())}
-_HINTED = frozenset(
-    type(iter(each)) for each in (range(1), range(1 << 70), [], (), "", "\u20ac", b"", bytearray(), {}, set())
-) | {type(reversed([])), type(reversed(range(1))), type(reversed(range(1 << 70)))}
+_EXAMPLES: tuple[Any, ...] = (range(1), range(1 << 70), [], (), "", "\u20ac", b"", bytearray(), {}, set())
+_HINTED = frozenset(type(iter(each)) for each in _EXAMPLES) | {
+    type(reversed([])),
+    type(reversed(range(1))),
+    type(reversed(range(1 << 70))),
+}
 
 # The objects of itertools do not tell what they will give; those that give very many are noted when they are made.
 # The object itself is kept too, or its id could come to mean another one.
@@ -44,6 +47,8 @@ def range_length(numbers: range) -> int:
 def length(iterable: Any, depth: int = 8) -> Length | None:
     """How many elements `iterable` gives; None where that is not certain. Takes none of them."""
     kind = type(iterable)
+    if type(kind) is not type:  # a class of somebody's own, whose metaclass may have an opinion on equality
+        return None
     if kind is range:
         return Length(range_length(iterable))
     if kind in _SIZED:
@@ -65,10 +70,10 @@ def length(iterable: Any, depth: int = 8) -> Length | None:
 def steps_of_any_or_all(iterable: Any, stops_at: bool) -> float | None:
     """How many elements any() (`stops_at` True) or all() takes of a range, also below `map(bool, ...)`."""
     while type(iterable) is map:
-        function, *inner = iterable.__reduce__()[1]
-        if function is not bool or len(inner) != 1:
+        parts: Any = iterable.__reduce__()[1]
+        if parts[0] is not bool or len(parts) != 2:
             return None
-        iterable = inner[0]
+        iterable = parts[1]
     numbers = _range_of(iterable)
     if numbers is None:
         return None
@@ -119,7 +124,7 @@ def _hint(iterable: Any) -> float:
 
 def _repeats(iterable: Any) -> float:
     try:
-        return length_hint(iterable)
+        return float(iterable.__length_hint__())
     except TypeError:  # what it says when it was given no number
         return inf
 
@@ -155,7 +160,7 @@ def _range_of(iterable: Any) -> range | None:
     if type(iterable) is range:
         return iterable
     if type(iterable) is type(iter(range(1))) or type(iterable) is type(iter(range(1 << 70))):
-        pickled = iterable.__reduce__()
+        pickled: Any = iterable.__reduce__()
         inner = pickled[1][0]
         skipped = pickled[2] if len(pickled) > 2 and pickled[2] else 0
         return inner[skipped:] if type(inner) is range else None

@@ -36,7 +36,7 @@ PRODUCT = "take the remainder in every step (a * b % m), or add logarithms (math
 REPETITION = "a generator or itertools.repeat, which hold one element at a time"
 WIDTH = "a width that fits the text"
 
-_SEQUENCES = (str, bytes, bytearray, list, tuple)
+_SEQUENCES: tuple[Any, ...] = (str, bytes, bytearray, list, tuple)
 _INT_NAMES = "__pow__ __rpow__ __mul__ __rmul__ __lshift__ __rlshift__".split()
 _SEQUENCE_NAMES = ("__mul__", "__rmul__", "__len__")
 _HERE = __name__.rpartition(".")[0]
@@ -55,7 +55,7 @@ def as_int(value: Any) -> int | None:
     kind = type(value)
     if kind is int or kind is bool:
         return int(value)
-    if isinstance(value, int) and all(getattr(kind, name) is getattr(int, name) for name in _INT_NAMES):
+    if issubclass(kind, int) and all(getattr(kind, name) is getattr(int, name) for name in _INT_NAMES):
         return int.__index__(value)
     return None
 
@@ -98,7 +98,7 @@ def check_mul(left: Any, right: Any, limits: GuardLimits) -> None:
 
 
 def check_mod(template: Any, values: Any, limits: GuardLimits) -> None:
-    if isinstance(template, str | bytes | bytearray) and type(template).__mod__ in _TEMPLATES:
+    if issubclass(type(template), (str, bytes, bytearray)) and type(template).__mod__ in _TEMPLATES:
         check_text("%", percent_width(template, values), limits)
 
 
@@ -130,32 +130,24 @@ def unit_of(text: Any) -> int:
 def check_repetition(sequence: Any, times: int, limits: GuardLimits, *, own: bool = False) -> None:
     """Refuse `sequence * times`. `own`: the method of the built-in type is what is called, whatever a subclass has."""
     kind = type(sequence)
-    for base in _SEQUENCES:
-        if isinstance(sequence, base):
-            break
-    else:
-        if kind is deque:
-            base, least = deque, 8
-            if sequence.maxlen is not None:
-                return
+    base = next((each for each in _SEQUENCES if issubclass(kind, each)), None)
+    if base is None:
+        if kind is deque and sequence.maxlen is None:
+            _repetition(sequence, len(sequence), times, 8, limits)
         elif kind.__module__ == "array" and kind.__name__ == "array":
-            base, least = kind, sequence.itemsize
-        else:
-            return
-        _repetition(sequence, len(sequence), times, least, limits)
+            _repetition(sequence, len(sequence), times, sequence.itemsize, limits)
         return
     if kind is not base and not own and any(getattr(kind, name) is not getattr(base, name) for name in _SEQUENCE_NAMES):
         return
     count = base.__len__(sequence)
-    least, most = (1, 4) if base is str else (unit_of(sequence),) * 2
-    if count * times * most > limits.sequence_bytes:
-        _repetition(sequence, count, times, least if least == most else unit_of(sequence), limits)
+    if count * times * (4 if base is str else 8) > limits.sequence_bytes:
+        _repetition(sequence, count, times, unit_of(sequence), limits)
 
 
 def _repetition(sequence: Any, count: int, times: int, unit: int, limits: GuardLimits) -> None:
     if times > 1 and count * times * unit > limits.sequence_bytes:
         name = type(sequence).__name__ if type(sequence) in (*_SEQUENCES, deque) else "sequence"
-        what = f"repeating a {name} of {number(count)} elements {number(times)} times would take"
+        what = f"a {name} of length {number(count)} repeated {number(times)} times would take"
         refuse("repetition", what, count * times * unit, limits.sequence_bytes, "bytes", REPETITION)
 
 
@@ -165,7 +157,7 @@ def _check_decimal(left: Any, right: Any, limits: GuardLimits) -> None:
 
 
 def check_precision(what: str, limits: GuardLimits) -> None:
-    """Refuse a costly operation on Decimals under a very large precision. Rule: conservative, by the precision alone."""
+    """Refuse a costly operation on Decimals by the precision alone, which is conservative."""
     digits = sys.modules["decimal"].getcontext().prec if "decimal" in sys.modules else 0
     if digits > limits.decimal_digits:
         text = f"{what} would be computed to"

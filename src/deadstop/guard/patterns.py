@@ -49,7 +49,7 @@ def _sequence_is_hopeless(items: Sequence[_Item], may_fail_after: bool, flags: i
     for index, (code, value) in enumerate(items):
         fails = may_fail_after or any(_can_fail(each) for each in items[index + 1 :])
         if code in (op.MAX_REPEAT, op.MIN_REPEAT):
-            low, high, body = value
+            _low, high, body = value
             if fails and _many(high) and _is_ambiguous(list(body), flags):
                 return True
             if _sequence_is_hopeless(list(body), fails, flags):

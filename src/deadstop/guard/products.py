@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+from types import FunctionType
 
 from .operations import PRODUCT, as_int, refuse
 from .sizes import range_product_bits, sequence_product_bits
@@ -63,8 +64,12 @@ def _read(checks: Checks, items: Iterator[Any], start: Any) -> Iterable[Any]:
     return itertools.chain(taken, items)
 
 
+def _is_read_once(items: Any) -> bool:
+    return type(items) not in (list, tuple, range) and hasattr(type(items), "__iter__")
+
+
 def _run_prod(checks: Checks, function: Any, *args: Any, **kwargs: Any) -> Any:
-    if len(args) == 1 and not isinstance(args[0], list | tuple | range):
+    if len(args) == 1 and _is_read_once(args[0]):
         args = (_read(checks, iter(args[0]), kwargs.get("start", 1)),)
     apply(checks, PRODUCT_RULE, args, kwargs)
     return function(*args, **kwargs)
@@ -79,7 +84,7 @@ def _reduce(checks: Checks, function: Any, items: Any, *initial: Any) -> None:
 
 def _run_reduce(checks: Checks, reduce: Any, *args: Any, **kwargs: Any) -> Any:
     if len(args) > 1:
-        if _multiplies(args[0]) and not isinstance(args[1], list | tuple | range):
+        if _multiplies(args[0]) and _is_read_once(args[1]):
             args = (args[0], _read(checks, iter(args[1]), args[2] if len(args) > 2 else 1), *args[2:])
         apply(checks, REDUCE_RULE, args, kwargs)
         args = (checks.fn(args[0]), *args[1:])  # each step is checked too
@@ -87,10 +92,11 @@ def _run_reduce(checks: Checks, reduce: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _multiplies(function: Any) -> bool:
-    if function in (operator.mul, operator.imul, int.__mul__):
+    if any(function is each for each in (operator.mul, operator.imul, int.__mul__)):
         return True
-    code = getattr(function, "__code__", None)
-    return code is not None and code.co_argcount == 2 and code.co_code in _products()
+    if type(function) is not FunctionType or function.__code__.co_argcount != 2:
+        return False
+    return function.__code__.co_code in _products()
 
 
 @functools.cache

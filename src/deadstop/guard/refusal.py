@@ -83,7 +83,7 @@ def number(value: float) -> str:
 def short(value: Any) -> str:
     """A value in a message. Never long, never costly, and never the repr of somebody's own class."""
     kind = type(value)
-    if isinstance(value, int):
+    if issubclass(kind, int):
         size = int.bit_length(value)
         return int.__repr__(value) if size <= 64 else f"(an int of {size:,} bits)"
     if kind in (str, bytes, list, tuple):

@@ -31,8 +31,8 @@ _STAND_IN = "\0deadstop.guard\0"
 _OPERATORS: dict[type[ast.operator], str] = {ast.Pow: "pow", ast.LShift: "lshift", ast.Mult: "mul", ast.Mod: "mod"}
 # Callees that are not looked at, for speed, unless the source gives the name another meaning.
 _HARMLESS = frozenset(
-    "super locals globals vars dir eval exec print len isinstance issubclass hasattr getattr setattr type range int str "
-    "float bool repr abs round ord chr id iter next enumerate zip map filter reversed dict".split()
+    "super locals globals vars dir eval exec print len isinstance issubclass hasattr getattr setattr type range int "
+    "str float bool repr abs round ord chr id iter next enumerate zip map filter reversed dict".split()
 )
 _HARMLESS_METHODS = frozenset(
     "append items keys values get add pop setdefault startswith endswith strip lower upper popleft appendleft "
@@ -214,7 +214,7 @@ class _Rewriter(ast.NodeTransformer):
     def visit_TypeAlias(self, node: ast.AST) -> ast.AST:
         return node
 
-    visit_TypeVar = visit_TypeAlias
+    visit_TypeVar = visit_ParamSpec = visit_TypeVarTuple = visit_TypeAlias
 
     def _mangled(self, name: str) -> str:
         """A private name as the compiler writes it, which does not see ours."""

@@ -11,18 +11,18 @@ from _random import Random
 from collections import deque
 
 from . import operations as ops
-from .archives import is_too_much, unpacked
 from .iterables import itertools_length, note
 from .operations import as_int, refuse, slots, unit_of
-from .patterns import is_hopeless
 from .products import GAMMA, PRODUCT_RULE, REDUCE_RULE, refuse_bits
 from .refusal import short
+from .searches import pattern_searches, searches
 from .sizes import (
     combination_bits,
     combination_work,
     factorial_bits,
     permutation_bits,
 )
+from .unpacking import object_unpacks, unpacks, zip_all, zip_member
 from .watched import (
     METHODS,
     MODULES,
@@ -34,7 +34,6 @@ from .watched import (
     check_taken,
     check_until,
     refresh,
-    refuse_output,
 )
 from .widths import format_width, spec_width
 
@@ -45,10 +44,9 @@ if TYPE_CHECKING:
 
     from .runtime import Checks
 
-__all__ = ["PATTERN", "register"]
+__all__ = ["register"]
 
 _STREAM = "smaller pieces, one at a time"
-PATTERN = "one repeat in place of two, e.g. (a+)+ as a+, or a possessive or atomic group, e.g. (?>a+)+"
 
 
 # Integers.
@@ -273,81 +271,6 @@ def _decimal(checks: Checks, *_args: Any, **_options: Any) -> None:
     ops.check_precision("this function of a Decimal", checks.limits)
 
 
-# Archives.
-
-
-def _unpacks(kind: str) -> Rule:
-    def check(checks: Checks, data: Any, /, *args: Any, **options: Any) -> None:
-        option: Any = None
-        if kind == "zlib":
-            option = args[0] if args else options.get("wbits")
-        elif kind == "lzma":
-            option = dict(zip(("format", "memlimit", "filters"), args, strict=False)) | options
-        output = unpacked(kind, data, checks.limits, option)
-        if output is not None:
-            refuse_output(output, len(data), checks.limits, f"{kind} data")
-
-    return Rule(check)
-
-
-def _object_unpacks(checks: Checks, decompressor: Any, data: Any, max_length: Any = 0) -> None:
-    if not max_length:
-        output = unpacked("object", data, checks.limits, decompressor)
-        if output is not None:
-            refuse_output(output, len(data), checks.limits, "compressed data")
-
-
-def _zip_member(checks: Checks, archive: Any, member: Any, *_rest: Any, **_options: Any) -> None:
-    info = member if hasattr(member, "file_size") else archive.getinfo(member)
-    if is_too_much(info.file_size, info.compress_size, checks.limits):
-        refuse_output(info.file_size, info.compress_size, checks.limits, "a zip member")
-
-
-def _zip_all(checks: Checks, archive: Any, path: Any = None, members: Any = None, _password: Any = None) -> None:
-    wanted = archive.namelist() if members is None else members
-    if not isinstance(wanted, list | tuple):
-        return
-    infos = [each if hasattr(each, "file_size") else archive.getinfo(each) for each in wanted]
-    output, compressed = sum(each.file_size for each in infos), sum(each.compress_size for each in infos)
-    if is_too_much(output, compressed, checks.limits):
-        refuse_output(output, compressed, checks.limits, "a zip archive")
-
-
-# Regular expressions.
-
-
-def _searches(name: str) -> Rule:
-    text_at = 2 if name in ("sub", "subn") else 1
-
-    def check(checks: Checks, pattern: Any, *args: Any, **options: Any) -> None:
-        text = options.get("string", args[text_at - 1] if len(args) >= text_at else None)
-        flags = options.get("flags", 0)
-        after = {"sub": 3, "subn": 3, "split": 2}.get(name, 1)
-        flags = args[after] if len(args) > after else flags
-        _pattern(checks, pattern, flags, text, name)
-
-    return Rule(check)
-
-
-def _pattern_searches(name: str) -> Rule:
-    text_at = 1 if name in ("sub", "subn") else 0
-
-    def check(checks: Checks, pattern: Any, *args: Any, **options: Any) -> None:
-        text = options.get("string", args[text_at] if len(args) > text_at else None)
-        _pattern(checks, pattern, 0, text, name)
-
-    return Rule(check)
-
-
-def _pattern(checks: Checks, pattern: Any, flags: Any, text: Any, name: str) -> None:
-    if isinstance(pattern, re.Pattern):
-        pattern, flags = pattern.pattern, pattern.flags
-    limit = checks.limits.regex_steps
-    if len(text) < limit.bit_length() or not is_hopeless(pattern, int(flags), whole=name == "fullmatch"):
-        return
-    refuse("regex", "a repeat within a repeat can need", 1 << len(text), limit, "steps", PATTERN)
-
-
 # What is watched.
 
 
@@ -365,19 +288,19 @@ def register() -> None:
         for name in names.split():
             METHODS.setdefault(name, []).append((kinds, rule))
     for name in ("match", "search", "fullmatch", "findall", "finditer", "split", "sub", "subn"):
-        METHODS.setdefault(name, []).append(((re.Pattern,), _pattern_searches(name)))
+        METHODS.setdefault(name, []).append(((re.Pattern,), pattern_searches(name)))
 
 
 def _functions() -> dict[str, dict[str, Rule]]:
-    searches = {name: _searches(name) for name in "match search fullmatch findall finditer split sub subn".split()}
+    by_search = {name: searches(name) for name in "match search fullmatch findall finditer split sub subn".split()}
     means = "mean fmean geometric_mean harmonic_mean median median_low median_high mode multimode".split()
     spreads = "stdev variance pstdev pvariance quantiles".split()
     power, product, shift, template = Rule(_pow), Rule(_mul), Rule(_shift), Rule(_mod)
     return {
-        "builtins": {name: _collects(f"a {name}") for name in ("list", "tuple", "sorted")}
+        "builtins": {name: _collects(f"a {name}") for name in ("list", "tuple")}
         | {name: _collects(f"a {name}", 26) for name in ("set", "frozenset")}
         | {name: _takes(name) for name in ("sum", "min", "max")}
-        | {"any": Rule(_any), "all": Rule(_all), "bytes": Rule(_bytes), "bytearray": Rule(_bytes)}
+        | {"sorted": _collects("a sorted list"), "any": Rule(_any), "all": Rule(_all), "bytes": Rule(_bytes), "bytearray": Rule(_bytes)}
         | {"pow": power, "format": Rule(_format), "__import__": Rule(_nothing, _import)},
         "math": {"factorial": Rule(_factorial), "perm": Rule(_perm), "comb": Rule(_comb), "prod": PRODUCT_RULE}
         | {"fsum": _takes("fsum")},
@@ -392,16 +315,16 @@ def _functions() -> dict[str, dict[str, Rule]]:
         "os": {"urandom": _sized_by(0, "random bytes")},
         "importlib": {"import_module": Rule(_nothing, _import)},
         "decimal": {f"Decimal.{name}": Rule(_decimal) for name in ("sqrt", "exp", "ln", "log10", "__pow__")},
-        "re": searches,
-        "zlib": {"decompress": _unpacks("zlib")},
-        "gzip": {"decompress": _unpacks("gzip")},
-        "bz2": {"decompress": _unpacks("bz2")},
-        "lzma": {"decompress": _unpacks("lzma")},
+        "re": by_search,
+        "zlib": {"decompress": unpacks("zlib")},
+        "gzip": {"decompress": unpacks("gzip")},
+        "bz2": {"decompress": unpacks("bz2")},
+        "lzma": {"decompress": unpacks("lzma")},
         "zipfile": {
-            "ZipFile.read": Rule(_zip_member),
-            "ZipFile.extract": Rule(_zip_member),
+            "ZipFile.read": Rule(zip_member),
+            "ZipFile.extract": Rule(zip_member),
         }
-        | {"ZipFile.extractall": Rule(_zip_all)},
+        | {"ZipFile.extractall": Rule(zip_all)},
     }
 
 
@@ -428,6 +351,6 @@ def _methods() -> list[tuple[str, tuple[type, ...], Rule]]:
         ("to_bytes", (int,), Rule(_to_bytes)),
         ("extend", (list, deque), Rule(_extend)),
         ("getrandbits", (Random,), Rule(_getrandbits)),
-        ("decompress", (type(zlib.decompressobj()),), Rule(_object_unpacks)),
+        ("decompress", (type(zlib.decompressobj()),), Rule(object_unpacks)),
         ("fromkeys", (dict,), Rule(_fromkeys)),
     ]

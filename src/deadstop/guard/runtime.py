@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import builtins
-import operator
 from functools import partial
 from types import (
     FunctionType,
@@ -16,6 +15,7 @@ from .widths import spec_width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType
     from typing import Any
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checks"]
 
-_CONVERSIONS = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
+_CONVERSIONS: dict[int, Callable[[Any], Any]] = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
 
 
 class _Key:
@@ -75,20 +75,24 @@ class Checks:
     def imul(self, a: Any, b: Any) -> Any:
         if not (type(a) is int and type(b) is int and a.bit_length() + b.bit_length() <= self.bits):
             operations.check_mul(a, b, self.limits)
-        return operator.imul(a, b)
+        a *= b
+        return a
 
     def ipow(self, a: Any, b: Any) -> Any:
         operations.check_pow(a, b, self.limits)
-        return operator.ipow(a, b)
+        a **= b
+        return a
 
     def ilshift(self, a: Any, b: Any) -> Any:
         operations.check_shift(a, b, self.limits)
-        return operator.ilshift(a, b)
+        a <<= b
+        return a
 
     def imod(self, a: Any, b: Any) -> Any:
         if type(a) is not int:
             operations.check_mod(a, b, self.limits)
-        return operator.imod(a, b)
+        a %= b
+        return a
 
     def item(self, holder: Any, key: Any) -> _Item:
         """`holder[key] *= ...`: the target is read now, and once."""

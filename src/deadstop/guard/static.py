@@ -15,8 +15,8 @@ from .iterables import length
 from .limits import DEFAULT
 from .patterns import is_hopeless
 from .refusal import GuardError, refusal
-from .rules import PATTERN
 from .runtime import Checks
+from .searches import PATTERN
 from .sizes import power_bits
 from .widths import UNKNOWN, spec_width
 
@@ -51,7 +51,7 @@ def check(source: str, *, limits: GuardLimits = DEFAULT) -> list[Refusal]:
     not say that a line is reached, and an empty list is no promise: `compile` sees the values themselves. A hopeless
     pattern that is a constant is reported whatever text it may be used on. Raises SyntaxError where compile() does.
     """
-    tree = compile(source, "<checked>", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    tree: Any = compile(source, "<checked>", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     watched.refresh()
     reader = _Reader(tree, limits)
     for node in reversed(list(ast.walk(tree))):  # what is inside comes first, so no recursion goes deep
@@ -252,6 +252,9 @@ def _module(name: str) -> Any:
     """The module itself; only those that are watched are ever imported for this."""
     if name not in watched.MODULES:
         return UNKNOWN
-    module = __import__(name)
+    try:
+        module = __import__(name)
+    except ImportError:
+        return UNKNOWN
     watched.refresh()
     return module

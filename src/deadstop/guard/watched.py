@@ -6,6 +6,7 @@ A rule that cannot make sense of its arguments says nothing: the real call then 
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from types import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["METHODS", "MODULES", "TABLE", "Rule", "apply", "check_collected", "check_steps", "fitting_rule", "refresh"]
 
+_C_METHOD = type(re.compile("").match)  # some methods of C types have a type of their own
 _TAKE = "a formula, a step in the range, or itertools.islice to take fewer elements"
 _COLLECT = "iterate without collecting, or itertools.islice to take fewer elements"
 
@@ -65,8 +67,8 @@ def refresh() -> None:
         from . import rules
 
         rules.register()
-    for name in [name for name in PENDING if name in sys.modules]:
-        for attribute, rule in PENDING.pop(name).items():
+    for name in [name for name in list(PENDING) if name in sys.modules]:
+        for attribute, rule in PENDING.pop(name, {}).items():
             found: Any = sys.modules[name]
             for part in attribute.split("."):
                 found = getattr(found, part, None)
@@ -84,9 +86,9 @@ def fitting_rule(function: Any) -> tuple[Rule | None, tuple[Any, ...]]:
     if kind is MethodType:
         inner = function.__func__
         return (TABLE.get(inner) if type(inner) is FunctionType else None), (function.__self__,)
-    if kind is BuiltinFunctionType and function in TABLE:
-        return TABLE[function], ()
-    if kind is BuiltinFunctionType or kind is MethodWrapperType:
+    if kind is BuiltinFunctionType or kind is _C_METHOD or kind is MethodWrapperType:
+        if kind is not MethodWrapperType and function in TABLE:
+            return TABLE[function], ()
         if function.__name__ in METHODS:
             receiver = function.__self__
             return _method_rule(function.__name__, type(receiver), receiver), (receiver,)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from _string import formatter_parser  # what string.Formatter is made of; importing string costs ten times more
+from _string import formatter_parser  # type: ignore[import-not-found]  # what string.Formatter is made of; importing string costs ten times more
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ __all__ = ["UNKNOWN", "certain_width", "format_width", "percent_width", "spec_wi
 _SPEC = re.compile(r"(?:.?[<>=^])?[-+ ]?z?#?0?(\d*)[_,]?(?:\.(\d+))?([a-zA-Z%]?)", re.DOTALL)
 _PERCENT = re.compile(r"%(?:\(([^)]*)\))?[-+ #0]*(\*|\d+)?(?:\.(\*|\d+)?)?[hlL]?(.)", re.DOTALL)
 _FLOAT_TYPES = frozenset("eEfFgG%")
-_OF_NUMBERS = frozenset({int.__format__, float.__format__, complex.__format__})
+_OF_NUMBERS: frozenset[object] = frozenset({int.__format__, float.__format__, complex.__format__})
 UNKNOWN = object()
 """Stands for a value that is not known."""
 _PLAIN_FIELD = re.compile(r"\w*")
@@ -26,7 +26,7 @@ def spec_width(value: Any, spec: str) -> int:
     """The width or precision that `format(value, spec)` pads to; 0 for values that give specs another meaning."""
     if value is UNKNOWN:
         return certain_width(spec)
-    of_type = type(value).__format__
+    of_type: object = type(value).__format__
     if of_type in _OF_NUMBERS or getattr(type(value), "__module__", "") in ("decimal", "fractions"):
         return _standard(spec, number=True, floating=not isinstance(value, int))
     return _standard(spec, number=False) if of_type is str.__format__ else 0
@@ -49,7 +49,7 @@ def _standard(spec: str, *, number: bool, floating: bool = False) -> int:
     return max(_count(width), _count(precision) if counts else 0)
 
 
-def percent_width(template: str | bytes, values: Any) -> int:
+def percent_width(template: str | bytes | bytearray, values: Any) -> int:
     """The sum of the widths and precisions of a `%` template; a `*` takes its own from `values` (None: not known)."""
     text = template.decode("latin-1") if isinstance(template, bytes | bytearray) else template
     if "%" not in text:
@@ -95,7 +95,7 @@ def _field(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return UNKNOWN
     if name.isdecimal():
         return args[int(name)] if int(name) < len(args) else UNKNOWN
-    return kwargs[name] if name in kwargs else UNKNOWN
+    return kwargs.get(name, UNKNOWN)
 
 
 def _shown(value: Any) -> str:

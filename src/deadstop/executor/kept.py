@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker of one's own: calls on it find what earlier ones left in memory, until one of them meets its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .. import clock
+from ..errors import UsageError
+from ..results import LimitReport, ToolResult
+from .function import launch, wait, wait_in_line
+from .tokens import Token
+from .tool import Call, Tool, tool_of
+from .workers import Pool, Worker, pool_of
+
+if TYPE_CHECKING:
+    from .flight import Flight
+
+
+class KeptWorker:
+    """One worker process for many calls, one after another. What they leave in it (module globals) stays.
+
+    A call that meets a limit, is cancelled or crashes takes the worker with it, and with it all that was kept; the
+    next call gets a new one, and `generation` counts them. Threads and processes that a call leaves behind live on
+    until then. Use as a context manager, or `close`.
+    """
+
+    def __init__(self, tool: Tool) -> None:
+        """`tool` gives the place: isolation and ceilings."""
+        if tool.place is None:
+            raise UsageError("an inline tool has no worker to keep")
+        self._place = tool.place
+        self._worker: Worker | None = None
+        self._pool: Pool | None = None
+        self.generation = 0
+        self.closed = False
+
+    def call(self, function: Tool | Callable[..., Any], /, *args: Any, **kwargs: Any) -> ToolResult:
+        """As `deadstop.call`, on this worker."""
+        return self.run(Call(tool_of(function), *args, **kwargs))
+
+    def run(self, asked: Call) -> ToolResult:
+        """Run a call here. Its tool's isolation and ceilings are those of this worker."""
+        if self.closed:
+            raise UsageError("this worker was closed")
+        token = Token(asked.cancel) if asked.cancel is not None else None
+        queued = clock.monotonic()
+        while True:
+            worker = self._take(asked, token)
+            if isinstance(worker, ToolResult):
+                return worker
+            flight: Flight | ToolResult = launch(asked, self, worker, queued)
+            result = flight if isinstance(flight, ToolResult) else wait(flight, token)
+            if isinstance(flight, ToolResult) or not flight.died_unsent:
+                return result
+
+    def _take(self, asked: Call, token: Token | None) -> Worker | ToolResult:
+        if self._worker is None:
+            self._pool = pool_of(self._place)
+            found = self._pool.take_free() or wait_in_line(self._pool, asked, token)
+            if isinstance(found, ToolResult):
+                return found
+            self._worker = found
+            self.generation += 1
+        return self._worker
+
+    # -- as a flight sees its pool -----------------------------------------------------------------------------------
+
+    keeps_remains = True
+
+    @property
+    def pool(self) -> Pool:
+        assert self._pool is not None
+        return self._pool
+
+    @property
+    def limits(self) -> Mapping[str, LimitReport | None]:
+        return self.pool.limits
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        return self.pool.remarks
+
+    @property
+    def process(self) -> Any:
+        return self.pool.process
+
+    def give(self, worker: Worker) -> None:
+        """It stays here."""
+
+    def lose(self, worker: Worker, *, replace: bool = False) -> None:
+        self._worker = None
+        self.pool.lose(worker, replace=replace)
+
+    def warm_up(self, modules: list[str]) -> None:
+        self.pool.warm_up(modules)
+
+    def give_up(self) -> None:
+        self.pool.give_up()
+
+    def close(self) -> None:
+        """End it."""
+        self.closed = True
+        if self._worker is not None:
+            self.lose(self._worker)
+
+    def __enter__(self) -> KeptWorker:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self.__dict__.get("closed", True):
+            self.close()
