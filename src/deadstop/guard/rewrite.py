@@ -36,7 +36,7 @@ _HARMLESS = frozenset(
 )
 _HARMLESS_METHODS = frozenset(
     "append items keys values get add pop setdefault startswith endswith strip lower upper popleft appendleft "
-    "remove discard copy insert index count isdigit isalpha write read close".split()
+    "remove discard copy insert index count isdigit isalpha write close".split()
 )
 _deeper = threading.Lock()
 _DEEP = 100_000

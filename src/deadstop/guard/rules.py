@@ -95,7 +95,9 @@ def _mod(checks: Checks, a: Any, b: Any) -> None:
 
 def _factorial(checks: Checks, n: Any) -> None:
     n = operator.index(n)
-    refuse_bits(checks, "factorial", f"{short(n)}!", factorial_bits(n, checks.limits.int_bits), GAMMA)
+    bits = factorial_bits(n, checks.limits.int_bits)
+    if bits is not None:
+        refuse_bits(checks, "factorial", f"{short(n)}!", bits, GAMMA)
 
 
 def _perm(checks: Checks, n: Any, k: Any = None) -> None:
@@ -103,19 +105,21 @@ def _perm(checks: Checks, n: Any, k: Any = None) -> None:
         _factorial(checks, n)
         return
     n, k = operator.index(n), operator.index(k)
-    what = f"perm({short(n)}, {short(k)})"
-    refuse_bits(checks, "permutations", what, permutation_bits(n, k, checks.limits.int_bits), GAMMA)
+    bits = permutation_bits(n, k, checks.limits.int_bits)
+    if bits is not None:
+        refuse_bits(checks, "permutations", f"perm({short(n)}, {short(k)})", bits, GAMMA)
 
 
 def _comb(checks: Checks, n: Any, k: Any) -> None:
     n, k = operator.index(n), operator.index(k)
+    limits, alternative = checks.limits, "math.lgamma for its logarithm"
+    if min(k, n - k) * n.bit_length() * 2 <= min(limits.int_bits, limits.working_bits):
+        return
     what = f"comb({short(n)}, {short(k)})"
-    alternative = "math.lgamma for its logarithm"
-    refuse_bits(checks, "combinations", what, combination_bits(n, k, checks.limits.int_bits), alternative)
+    refuse_bits(checks, "combinations", what, combination_bits(n, k, limits.int_bits), alternative)
     work = combination_work(n, k)
-    if work > checks.limits.working_bits:
-        limit = checks.limits.working_bits
-        refuse("combinations", f"{what} would divide products of", int(work), limit, "bits", alternative)
+    if work > limits.working_bits:
+        refuse("combinations", f"{what} would divide products of", int(work), limits.working_bits, "bits", alternative)
 
 
 def _getrandbits(checks: Checks, _self: Any, k: Any) -> None:
@@ -197,7 +201,9 @@ def _run_itertools(name: str) -> Callable[..., Any]:
     collects = _collects(name)
 
     def run(checks: Checks, function: Any, *args: Any, **kwargs: Any) -> Any:
-        sources = args if name == "product" else args[:1] or tuple(kwargs.get("iterable", ()))
+        sources = (
+            args if name == "product" else args[:1] or tuple(kwargs[each] for each in ("iterable",) if each in kwargs)
+        )
         for each in sources:
             apply(checks, collects, (each,), {})  # each becomes a tuple first
         chosen = kwargs.get("repeat", 1) if name == "product" else args[1] if len(args) > 1 else kwargs.get("r")
@@ -300,7 +306,13 @@ def _functions() -> dict[str, dict[str, Rule]]:
         "builtins": {name: _collects(f"a {name}") for name in ("list", "tuple")}
         | {name: _collects(f"a {name}", 26) for name in ("set", "frozenset")}
         | {name: _takes(name) for name in ("sum", "min", "max")}
-        | {"sorted": _collects("a sorted list"), "any": Rule(_any), "all": Rule(_all), "bytes": Rule(_bytes), "bytearray": Rule(_bytes)}
+        | {
+            "sorted": _collects("a sorted list"),
+            "any": Rule(_any),
+            "all": Rule(_all),
+            "bytes": Rule(_bytes),
+            "bytearray": Rule(_bytes),
+        }
         | {"pow": power, "format": Rule(_format), "__import__": Rule(_nothing, _import)},
         "math": {"factorial": Rule(_factorial), "perm": Rule(_perm), "comb": Rule(_comb), "prod": PRODUCT_RULE}
         | {"fsum": _takes("fsum")},

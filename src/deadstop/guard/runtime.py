@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import builtins
 from functools import partial
-from types import (
-    FunctionType,
-)
+from types import FunctionType, MethodType
 
 from . import operations, watched
 from .iterables import length
@@ -59,12 +57,17 @@ class Checks:
         return a * b
 
     def pow(self, a: Any, b: Any) -> Any:
-        if type(a) is not float and type(b) is not float:
-            operations.check_pow(a, b, self.limits)
+        if type(a) is int and type(b) is int:
+            if a.bit_length() * b <= self.bits:
+                return a**b
+        elif type(a) is float or type(b) is float:
+            return a**b
+        operations.check_pow(a, b, self.limits)
         return a**b
 
     def lshift(self, a: Any, b: Any) -> Any:
-        operations.check_shift(a, b, self.limits)
+        if not (type(a) is int and type(b) is int and a.bit_length() + b <= self.bits):
+            operations.check_shift(a, b, self.limits)
         return a << b
 
     def mod(self, a: Any, b: Any) -> Any:
@@ -154,6 +157,10 @@ class Checks:
         if kind is FunctionType or kind is type:
             rule = watched.TABLE.get(function)
             return function if rule is None else _with_rule(self, rule, function, ())
+        if kind is MethodType:
+            inner = function.__func__
+            if type(inner) is FunctionType and inner not in watched.TABLE:
+                return function
         if kind is partial:
             inner = self.fn(function.func)
             return function if inner is function.func else partial(inner, *function.args, **function.keywords)

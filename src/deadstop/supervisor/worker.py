@@ -23,23 +23,21 @@ from typing import TYPE_CHECKING, Any
 from .. import clock, wire
 from ..boundary import timers
 from ..boundary.reaper import signal_tree
-from ..packing import GONE, STACKS_SIGNAL, TOLD, Port
-from ..results import Evidence, FiredLimit, ProcessSeen, Receipt, Status, ToolResult
+from ..packing import GONE, TOLD, Port
+from ..results import FiredLimit, Receipt, Status, ToolResult
 from ..slots import Slot
 from .call import pid_of
-from .collector import Collector, Report
 from .loop import Timer
 from .output import Pump
-from .report import diagnosis_of, leftover_names
+from .report import leftover_names
 from .room import Room
+from .sight import DIAGNOSE_S, Sight
 
 if TYPE_CHECKING:
     from .pool import Pool
 
 MARGIN_S = 0.0001
 STACKS_S = 0.003  # how long an unforeseen kill waits for the Python stacks
-STACKS_BYTES = 32_768
-DIAGNOSE_S = 0.04  # a shorter time before a deadline is not enough to look at anything but the stacks
 TAIL = 65_536
 
 
@@ -58,13 +56,8 @@ class Worker:
         self.leader_ended: float | None = None
         self.leftover: tuple[str, ...] = ()
         self.processes = 0
-        self.seen: Report = {}
-        self.stacks = bytearray()
-        self.evidence_at: float | None = None
-        self.evidence_s = 0.0
         self.frozen = False
         self.over = False
-        self._reader: Collector | None = None
         self._timers: list[Timer] = []
         self._open_channels()
         room.listeners[1] = self._message
@@ -76,7 +69,7 @@ class Worker:
         self.data, self._inner_data = socket.socketpair(socket.AF_UNIX, kind)
         self.reports, self._callers_reports = socket.socketpair(socket.AF_UNIX, kind)
         self.timer = timers.create()
-        self._stacks_read, self._stacks_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.sight = Sight(self.loop, self._stacks_complete)
         out_read, self._out = os.pipe2(os.O_CLOEXEC)
         err_read, self._err = os.pipe2(os.O_CLOEXEC)
         self.pumps = [
@@ -84,7 +77,6 @@ class Worker:
             for name, fd in (("stdout", out_read), ("stderr", err_read))
         ]
         self.reports.setblocking(False)
-        self.loop.watch(self._stacks_read, self._read_stacks)
         self.loop.watch(self.reports.fileno(), self._ordered)
         self.loop.watch(self.timer, self._timer_fired)
 
@@ -106,7 +98,7 @@ class Worker:
     def _begin(self) -> None:
         own_pids = bool(self.room.boundary.facts.get("own_proc"))
         settings = {**self.pool.settings, "own_pids": own_pids, "cold": sorted(self.pool.cold)}
-        socket.send_fds(self.data, [marshal.dumps(settings)], [self._stacks_write])
+        socket.send_fds(self.data, [marshal.dumps(settings)], [self.sight.workers_end])
         try:
             stdio = [self._inner_data.fileno(), self._out, self._err]
             self.room.boundary.run(1, self.pool.request(self.room.boundary.applied), stdio)
@@ -117,7 +109,8 @@ class Worker:
     def _close_inner(self) -> None:
         if self._out >= 0:
             self._inner_data.close()
-            for fd in (self._out, self._err, self._stacks_write):
+            self.sight.let_go()
+            for fd in (self._out, self._err):
                 os.close(fd)
             self._out = -1
 
@@ -155,75 +148,22 @@ class Worker:
         if self.slot.read()[0] == deadline:
             self._time_out(deadline)
         else:
-            self._forget_evidence()  # it ended in time after all
+            self.sight.forget()  # it ended in time after all
 
     def _time_out(self, deadline: float) -> None:
         self.deadline = deadline
         self.stop(Status.TIMEOUT)
 
+    def _look(self, seconds: float) -> None:
+        self.sight.look(self.room.boundary, self.leader, self.leader_fd, self.pumps, seconds)
+
+    def _stacks_complete(self) -> None:
+        if self.status and self.killed_at is None:
+            self._kill()
+
     def _at(self, when: float, callback: Any) -> None:
         self._timers = [timer for timer in self._timers if timer.callback is not None]
         self._timers.append(self.loop.at(when, callback))
-
-    # -- evidence ----------------------------------------------------------------------------------------------------
-
-    def _look(self, seconds: float) -> None:
-        """Ask for the Python stacks; if there is time, have somebody find out what it waits for, too."""
-        if self.evidence_at is not None:
-            return
-        self.evidence_at = clock.monotonic()
-        try:
-            signal.pidfd_send_signal(self.leader_fd, STACKS_SIGNAL)
-        except OSError:
-            return
-        if seconds >= DIAGNOSE_S:
-            view = self._view()
-            try:
-                self._reader = Collector(self.loop, lambda emit: _collect(view, emit), self._add, self._complete)
-            except OSError:
-                pass
-
-    def _view(self) -> Any:
-        from ..boundary.evidence import View
-
-        group = self.room.boundary.group
-        tails = sorted(self.pumps, key=lambda pump: pump.tail.total > 0)
-        return View(
-            root=self.room.boundary.pid, leader=self.leader, ours=self.room.boundary.helpers(),
-            tail=b"".join(pump.tail.last(2000) for pump in tails), cgroup=group.files() if group else {},
-        )  # fmt: skip
-
-    def _add(self, report: Report) -> None:
-        self.seen.update(report)
-        self.processes = max(self.processes, report.get("count", 0))
-        self._complete()
-
-    def _complete(self) -> None:
-        if self.evidence_at is not None:
-            self.evidence_s = clock.monotonic() - self.evidence_at
-
-    def _read_stacks(self) -> None:
-        try:
-            data = os.read(self._stacks_read, 1 << 16)
-        except BlockingIOError:
-            return
-        if not data:
-            self.loop.unwatch(self._stacks_read)
-        self.stacks += data
-        del self.stacks[:-STACKS_BYTES]
-        self._complete()
-        if self.status and self.killed_at is None and self._stacks_complete():
-            self._kill()
-
-    def _stacks_complete(self) -> bool:
-        """The main thread is told of last, and its outermost frame is always the same."""
-        return self.stacks.rstrip().endswith(b"<module>")
-
-    def _forget_evidence(self) -> None:
-        if self._reader:
-            self._reader.stop()
-        self._reader, self.seen, self.evidence_at, self.processes = None, {}, None, 0
-        self.stacks.clear()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -233,7 +173,7 @@ class Worker:
             return
         self.status, self.reason = status, reason
         alive = self.leader_fd >= 0 and self.leader_status is None
-        if alive and self.evidence_at is None and status in (Status.TIMEOUT, Status.CANCELLED) and reason != "unused":
+        if alive and self.sight.begun is None and status in (Status.TIMEOUT, Status.CANCELLED) and reason != "unused":
             self._look(0.0)
             self._at(clock.monotonic() + STACKS_S, self._kill)
         else:
@@ -247,9 +187,8 @@ class Worker:
             timer.cancel()
         if self.status is Status.COMPLETED:
             self._count_leftover()
-        if self._reader:
-            self._reader.stop()
-        self.processes = max(self.processes, self.room.boundary.count(limit=64))
+        self.sight.stop()
+        self.processes = max(self.sight.count, self.room.boundary.count(limit=64))
         self.room.kill(self._gone)
 
     def _count_leftover(self) -> None:
@@ -274,7 +213,7 @@ class Worker:
         if self.over:
             return
         self.over = True
-        self._read_stacks()
+        self.sight.read_stacks()
         for pump in self.pumps:
             pump.drain()
         result = self._result()
@@ -290,9 +229,9 @@ class Worker:
         self._let_go()
         self.loop.unwatch(self.reports.fileno())
         self.reports.close()
-        for fd in (self.timer, self._stacks_read):
-            self.loop.unwatch(fd)
-            os.close(fd)
+        self.sight.close()
+        self.loop.unwatch(self.timer)
+        os.close(self.timer)
         if self.leader_fd >= 0:
             os.close(self.leader_fd)
         self.room.listeners.pop(1, None)
@@ -351,12 +290,11 @@ class Worker:
         group = self.room.boundary.group
         if not (group and group.freeze(True)):
             signal_tree(self.room.boundary.pid, signal.SIGSTOP)
-        if self._reader:
-            self._reader.stop()
-        self._read_stacks()
+        self.sight.stop()
+        self.sight.read_stacks()
         self._at(answer_by, self._unanswered)
         self._send([self._evidence_json(), [(pump.tail.last(2000)) for pump in self.pumps]])
-        self._forget_evidence()
+        self.sight.forget()
 
     def _unanswered(self) -> None:
         if self.frozen:
@@ -373,18 +311,7 @@ class Worker:
     # -- the result --------------------------------------------------------------------------------------------------
 
     def _evidence_json(self) -> str:
-        return ToolResult(tool="", status=Status.TIMEOUT, evidence=self._evidence()).to_json()
-
-    def _evidence(self) -> Evidence | None:
-        if self.status in (Status.COMPLETED, Status.REFUSED) or (self.evidence_at is None and not self.stacks):
-            return None
-        stacks = self.stacks.decode("utf-8", "replace").strip() or None
-        return Evidence(
-            diagnosis=diagnosis_of(self.seen), stacks=stacks,
-            processes=tuple(ProcessSeen(**process) for process in self.seen.get("processes", ())),
-            took_ms=round(self.evidence_s * 1000, 1),
-            complete=(stacks is not None and self._reader is None) or bool(self.seen.get("complete")),
-        )  # fmt: skip
+        return ToolResult(tool="", status=Status.TIMEOUT, evidence=self.sight.evidence()).to_json()
 
     def _result(self) -> ToolResult:
         room, status = self.room, self.status or Status.UNKNOWN
@@ -398,7 +325,8 @@ class Worker:
             kill_ms=round((room.gone_at - self.killed_at) * 1000, 2), unkillable=room.unkillable,
         )  # fmt: skip
         code, number = _exit(self.leader_status) if status is Status.CRASHED else (None, None)
-        evidence, outputs = self._evidence(), [pump.tail.output() for pump in self.pumps]
+        evidence = None if status in (Status.COMPLETED, Status.REFUSED) else self.sight.evidence()
+        outputs = [pump.tail.output() for pump in self.pumps]
         diagnosis = evidence.diagnosis if evidence else None
         return ToolResult(
             tool="", status=status, reason=self.reason, limit=self.limit, limits=dict(room.boundary.applied.reports),
@@ -412,12 +340,6 @@ def _exit(status: int | None) -> tuple[int | None, int | None]:
     if status is None:
         return None, None
     return (None, os.WTERMSIG(status)) if os.WIFSIGNALED(status) else (os.WEXITSTATUS(status), None)
-
-
-def _collect(view: Any, emit: Any) -> None:
-    from ..boundary.evidence import collect
-
-    collect(view, emit)
 
 
 def _ignore(_: int) -> None:

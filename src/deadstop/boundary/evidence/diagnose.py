@@ -144,7 +144,8 @@ def _memory_pressure(snapshot: Snapshot) -> Finding | None:
 
 def _endless_commands(snapshot: Snapshot, finding: Finding) -> Finding:
     leader = snapshot.after.get(snapshot.view.leader)
-    if finding.kind not in _VAGUE or leader is None or leader.reaped_minor_faults <= 300:
+    known = leader is not None and not snapshot.view.reused
+    if finding.kind not in _VAGUE or leader is None or not known or leader.reaped_minor_faults <= 300:
         return finding
     again = prompts.repeated_line(snapshot.view.tail)
     if not again:

@@ -200,6 +200,8 @@ def _tries(snapshot: Snapshot, found: proc.Stat, seconds: float, again: bool) ->
         reaped = parent.reaped_minor_faults / max(found.minor_faults, 60)
         if reaped >= 3:
             return f"about {reaped:.0f} commands have ended before it"
+    if snapshot.view.reused and found.pid == snapshot.view.leader:
+        return ""
     age = max(snapshot.age(found.pid), 0.1)
     switches = proc.voluntary_switches(found.pid)
     if switches >= (3 if again else 8) and switches / age > (0.7 if again else 3):

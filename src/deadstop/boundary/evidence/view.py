@@ -17,7 +17,8 @@ class View:
     stdin: "null", "open" or "tty".
     cgroup: paths of "procs", "pids", "pids_max", "pids_events", "mem_failcnt", "mem_events"; any may be
     missing. out_rate: bytes of output per second, lately. elapsed: seconds since the start. window: seconds
-    between the two samples. budget: seconds of CPU time the reader may burn.
+    between the two samples. budget: seconds of CPU time the reader may burn. reused: the leader has done other
+    work before: its counters say nothing about this call.
     """
 
     root: int
@@ -30,3 +31,4 @@ class View:
     elapsed: float = 0.0
     window: float = 0.015
     budget: float = 0.05
+    reused: bool = False

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who looks at a call worker before it is killed: the worker itself for its Python stacks, a reader for the rest.
+
+The stacks come from a signal handler in C (faulthandler): it needs no interpreter lock, so that it answers from inside
+a native call, too. They come through a pipe; a worker whose main thread has blocked the signal gives none.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from .. import clock
+from ..boundary.base import Boundary
+from ..packing import STACKS_SIGNAL
+from ..results import Evidence, ProcessSeen
+from .collector import Collector, Report
+from .loop import Loop
+from .output import Pump
+from .report import diagnosis_of
+
+STACKS_BYTES = 32_768
+DIAGNOSE_S = 0.04  # a shorter time before a deadline is not enough to look at anything but the stacks
+_OURS = "deadstop/worker/calls.py"  # the frame that every call's frames end at
+_OUTERMOST = b"<module>"  # the main thread is told of last, and this is its outermost frame
+
+
+class Sight:
+    """What is seen of one worker, once per call. `on_stacks` is called when the stacks are complete."""
+
+    def __init__(self, loop: Loop, on_stacks: Callable[[], None]) -> None:
+        self.loop, self.on_stacks = loop, on_stacks
+        self.begun: float | None = None
+        self.took = 0.0
+        self.count = 0
+        self._stacks = bytearray()
+        self._seen: Report = {}
+        self._reader: Collector | None = None
+        self._pipe, self.workers_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        loop.watch(self._pipe, self.read_stacks)
+
+    def look(self, boundary: Boundary, leader: int, leader_fd: int, pumps: list[Pump], seconds: float) -> None:
+        """Ask for the stacks; if there is time, have somebody find out what the call waits for, too."""
+        if self.begun is not None:
+            return
+        self.begun = clock.monotonic()
+        try:
+            signal.pidfd_send_signal(leader_fd, STACKS_SIGNAL)
+        except OSError:
+            return
+        if seconds >= DIAGNOSE_S:
+            self._diagnose(boundary, leader, pumps)
+
+    def _diagnose(self, boundary: Boundary, leader: int, pumps: list[Pump]) -> None:
+        from ..boundary.evidence import View, collect
+
+        tails = sorted(pumps, key=lambda pump: pump.tail.total > 0)
+        view = View(
+            root=boundary.pid, leader=leader, ours=boundary.helpers(), reused=True,
+            tail=b"".join(pump.tail.last(2000) for pump in tails),
+            cgroup=boundary.group.files() if boundary.group else {},
+        )  # fmt: skip
+        try:
+            self._reader = Collector(self.loop, lambda emit: collect(view, emit), self._add)
+        except OSError:
+            pass  # no process or descriptor to be had for it
+
+    def _add(self, report: Report) -> None:
+        self._seen.update(report)
+        self.count = max(self.count, report.get("count", 0))
+        self._note_time()
+
+    def _note_time(self) -> None:
+        if self.begun is not None:
+            self.took = clock.monotonic() - self.begun
+
+    def read_stacks(self) -> None:
+        try:
+            data = os.read(self._pipe, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self.loop.unwatch(self._pipe)
+        self._stacks += data
+        del self._stacks[:-STACKS_BYTES]
+        self._note_time()
+        if self._stacks.rstrip().endswith(_OUTERMOST):
+            self.on_stacks()
+
+    def forget(self) -> None:
+        """The call ended in time after all, or goes on."""
+        self.stop()
+        self._reader, self._seen, self.begun, self.count = None, {}, None, 0
+        self._stacks.clear()
+
+    def stop(self) -> None:
+        """Take what has come so far."""
+        if self._reader:
+            self._reader.stop()
+
+    def evidence(self) -> Evidence | None:
+        """None if nobody has looked."""
+        if self.begun is None:
+            return None
+        stacks = trimmed(self._stacks.decode("utf-8", "replace")) or None
+        return Evidence(
+            diagnosis=diagnosis_of(self._seen), stacks=stacks, took_ms=round(self.took * 1000, 1),
+            processes=tuple(ProcessSeen(**process) for process in self._seen.get("processes", ())),
+            complete=stacks is not None and (self._reader is None or bool(self._seen.get("complete"))),
+        )  # fmt: skip
+
+    def let_go(self) -> None:
+        """The worker has its end of the pipe."""
+        if self.workers_end >= 0:
+            os.close(self.workers_end)
+            self.workers_end = -1
+
+    def close(self) -> None:
+        self.stop()
+        self.let_go()
+        self.loop.unwatch(self._pipe)
+        os.close(self._pipe)
+
+
+def trimmed(stacks: str) -> str:
+    """Without the frames that every worker has below its call: they say nothing to anybody."""
+    kept, ours = [], False
+    for line in stacks.splitlines():
+        ours = (ours or _OURS in line) and line.startswith("  ")
+        if not ours:
+            kept.append(line)
+    return "\n".join(kept).strip()
