@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What came back from a worker, made into objects again: pickles from one of our own kind, plain data from a sandbox."""
+"""What came back from a worker, made into objects again: pickles from our own kind, plain data from a sandbox."""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ from .private import supervisor, wait_readable
 from .workers import Pool, Worker, surroundings
 
 if TYPE_CHECKING:
+    from .functions import Target
     from .kept import KeptWorker
     from .tool import Call
 
@@ -145,7 +146,7 @@ class Flight:
             if (result := self.step()) is not None:
                 return result
 
-    def begin(self, target: int | bytes) -> None:
+    def begin(self, target: Target) -> None:
         """Write the deadline, and hand the call over."""
         call, worker = self.call, self.worker
         worker.number += 1

@@ -19,6 +19,7 @@ from .tool import Call, Tool
 from .workers import Pool, Worker, pool_of, wait_for
 
 if TYPE_CHECKING:
+    from .functions import Target
     from .kept import KeptWorker
 
 QUEUE_S = 300.0  # how long a call may wait for a worker before it is refused for want of capacity
@@ -86,12 +87,17 @@ def launch(asked: Call, pool: Pool | KeptWorker, worker: Worker, queued: float) 
     """Put the call on this worker: load its function first where it is new there."""
     flight = Flight(asked, pool, worker, queued)
     try:
-        number, target, _ = asked.tool.sent.target()
-        if number not in worker.known:
+        sent = asked.tool.sent
+        target: Target
+        number, target, _ = sent.target()
+        if number not in worker.known and pool.has_loaded(worker, sent.module):
+            worker.known.add(number)
+            target = (number, sent.place)  # it only has to be looked up: no need to ask first
+        elif number not in worker.known:
             ended = flight.load()
             if ended is not None:
                 return ended if not flight.died_unsent else flight
-            number, target, _ = asked.tool.sent.target()
+            number, target, _ = sent.target()
         end, limit = asked.resolve()
         if end <= _monotonic():
             pool.give(worker)
@@ -192,7 +198,7 @@ def _wait_watching(flight: Flight, token: Token | None) -> ToolResult:
             return flight.lost("the supervisor did not answer in time")
 
 
-# -- results of calls that never ran ------------------------------------------------------------------------------------
+# -- results of calls that never ran -----------------------------------------------------------------------------------
 
 
 def never_ran(asked: Call, status: Status, reason: str | None, message: str | None, **more: Any) -> ToolResult:

@@ -119,7 +119,7 @@ async def _wait_in_line(pool: Pool, asked: Call, token: Token | None) -> Worker 
 
 
 async def _either(pool: Pool, waiter: Waiter, seconds: float) -> None:
-    """Until something is delivered, the waiter is told, or the time is over. On copies: a loop watches a number once."""
+    """Until something is delivered, the waiter is told, or the time is over. On copies: a loop has one watcher each."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     copies = [os.dup(fd) for fd in (pool.orders.fileno(), waiter.event)]

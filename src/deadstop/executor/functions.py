@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each function is sent to workers: by its importable name, or by value, every time anew unless it cannot change."""
+"""How each function is sent to workers: by its importable name, or by value, each time anew unless it cannot change."""
 
 from __future__ import annotations
 
@@ -13,24 +13,28 @@ from ..closures import pack_function, reference, same, snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# What a RUN packet calls: a number that was loaded, a number with the name to look up, or the function itself.
+Target = int | tuple[int, tuple[str, str, str | None] | None] | bytes
+
 _numbers = itertools.count(1)
 
 
 class Sent:
     """One function on its way. `target()` says what a RUN packet calls, and what must have been loaded for it."""
 
-    __slots__ = ("_body", "_by_name", "_number", "_snapshot", "_whole_module", "function", "module")
+    __slots__ = ("_body", "_by_name", "_number", "_snapshot", "_whole_module", "function", "module", "place", "place")
 
     def __init__(self, function: Callable[..., Any], *, whole_module: bool) -> None:
         self.function, self._whole_module = function, whole_module
         place = None if whole_module else reference(function)
         self._by_name = place is not None
+        self.place = place
         self.module = place[0] if place else None
         self._number = next(_numbers)
         self._snapshot: tuple[Any, ...] | None = None
         self._body = dumps((self._number, place, None), 5) if place else b""
 
-    def target(self) -> tuple[int, int | bytes, bytes]:
+    def target(self) -> tuple[int, Target, bytes]:
         """(number that has to be known to the worker, what to call, LOAD body that makes it known).
 
         Raises UsageError for a function that cannot be sent.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker's first process is like: as the caller, or, in a sandbox, an interpreter that finds the same modules."""
+"""What a worker's process is like: as the caller, or, in a sandbox, an interpreter that finds the same modules."""
 
 from __future__ import annotations
 

@@ -93,6 +93,9 @@ class KeptWorker:
         self._worker = None
         self.pool.lose(worker, replace=replace)
 
+    def has_loaded(self, worker: Worker, module: str | None) -> bool:
+        return self.pool.has_loaded(worker, module)
+
     def warm_up(self, modules: list[str]) -> None:
         self.pool.warm_up(modules)
 

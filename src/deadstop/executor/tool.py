@@ -15,7 +15,7 @@ from ..closures import carried_variables, pack
 from ..errors import UsageError
 from ..model import Place
 from ..results import FiredLimit
-from .functions import Sent
+from .functions import Sent, Target
 from .inside import worker_binds
 from .prepare import DEFAULT, Default, Options, prepare_place
 
@@ -91,7 +91,12 @@ class Tool:
 
     def with_options(self, **changed: Any) -> Tool:
         """The same function with some options changed."""
-        return Tool(self.function, {**self.options, **changed})
+        new = copy.copy(self)
+        new.options = {**self.options, **changed}
+        new._configure(**new.options)
+        if (new.isolation == "sandbox") == (self.isolation == "sandbox"):
+            new._sent = self.sent  # workers know it already
+        return new
 
     def limited(self, timeout: float | None) -> Tool:
         """The same tool, sent to the same workers, with another limit."""
@@ -222,7 +227,7 @@ class Call:
         ends = [_INFINITE if end is None else end, self.outer[0] if self.outer else _INFINITE]
         return min(ends)
 
-    def pack(self, target: int | bytes, end: float, surroundings: dict[str, Any] | None) -> bytes:
+    def pack(self, target: Target, end: float, surroundings: dict[str, Any] | None) -> bytes:
         """The body of a RUN packet. Raises what pickling raises."""
         if variables := carried_variables():
             surroundings = {**(surroundings or {}), "variables": variables}

@@ -44,8 +44,8 @@ class Worker:
     """The caller's ends of one worker. `known` are the numbers of the functions it has loaded."""
 
     __slots__ = (
-        "about", "cwd", "environ", "exit_fd", "known", "level", "namespace", "number", "path", "port", "reports", "slot",
-        "timer",
+        "cwd", "environ", "exit_fd", "known", "level", "namespace", "number", "path", "port", "reports", "slot", "timer",
+        "warm",
     )  # fmt: skip
 
     def __init__(self, pool: Pool, about: tuple[Any, ...], fds: list[int]) -> None:
@@ -59,6 +59,7 @@ class Worker:
         self.known: set[int] = set()
         self.environ, self.cwd, self.path = pool.environ, pool.cwd, pool.path
         self.number = 0
+        self.warm = pool.warm_when_asked.popleft() if pool.warm_when_asked else 0
 
     def order(self, *message: Any) -> None:
         """To the supervisor, about this worker. Lost if it is gone: that is found out by whoever waits."""
@@ -113,7 +114,8 @@ class Pool:
         self.closed = False
         self.limits: Mapping[str, LimitReport | None] = {}
         self.remarks: tuple[str, ...] = ()
-        self.warm: set[str] = set()
+        self.warm: dict[str, int] = {}  # module -> how many were warmed before it
+        self.warm_when_asked: deque[int] = deque()  # for each worker that is on its way
         self._lock = threading.Lock()
         self.environ: dict[bytes, bytes] = dict(_environ())
         self.cwd, self.path = _cwd(), list(sys.path)
@@ -147,6 +149,7 @@ class Pool:
     def _ask(self, count: int) -> None:
         for _ in range(min(count, MAX_WORKERS - self.alive - self.asked)):
             self.asked += 1
+            self.warm_when_asked.append(len(self.warm))
             try:
                 self.orders.send(marshal.dumps(("more",)))
             except OSError:
@@ -239,11 +242,15 @@ class Pool:
             if replace or self.queue:
                 self._ask(max(1 - len(self.free) - self.asked, len(self.queue) - self.asked, 0))
 
+    def has_loaded(self, worker: Worker, module: str | None) -> bool:
+        """Whether the worker was forked after the module had been loaded."""
+        return module is not None and self.warm.get(module, worker.warm) < worker.warm
+
     def warm_up(self, modules: list[str]) -> None:
         """Have these loaded before workers are made: a worker has loaded them without harm."""
         new = [name for name in modules if name not in self.warm]
         if new and self.place.isolation == "process":
-            self.warm.update(new)
+            self.warm.update(zip(new, range(len(self.warm), len(self.warm) + len(new)), strict=True))
             for start in range(0, len(new), 200):
                 try:
                     self.orders.send(marshal.dumps(("warm", new[start : start + 200])))

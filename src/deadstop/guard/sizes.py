@@ -65,6 +65,7 @@ def range_product_bits(numbers: range, limit: int) -> float | None:
     if not numbers:
         return None
     low, high = sorted((abs(numbers[0]), abs(numbers[-1])))
+    low = low if (numbers[0] < 0) == (numbers[-1] < 0) else 1  # one that steps over zero comes near it
     count = 1 + (numbers[-1] - numbers[0]) // numbers.step
     if abs(numbers.step) == 1:
         return permutation_bits(high, count, limit)
@@ -89,19 +90,19 @@ def permutation_bits(n: int, k: int, limit: int) -> float | None:
     """Of n! / (n - k)!."""
     if k < 1 or k > n:
         return None
-    if n >= _HUGE:
-        return None if k * n.bit_length() <= limit else k * (n - k + 1).bit_length()
-    low = k * log2(n - k + 1)
-    high = k * log2(n)
+    if k >= _HUGE:
+        return inf
+    low, high = k * log2(n - k + 1), k * log2(n)
     if high * (1 + _EPSILON) < limit:
         return None
     if low * (1 - _EPSILON) > limit:
         return floor((low + high) / 2)
-    whole = lgamma(n + 1)
-    logarithm = (whole - lgamma(n - k + 1)) / _LOG_2
-    error = 2 * whole / _LOG_2 * _EPSILON + 1e-9
-    if high - low < error:  # k is small beside n: the two bounds are nearer than the difference of two large numbers
-        logarithm, error = (low + high) / 2, (high - low) / 2 + high * _EPSILON
+    logarithm, error = (low + high) / 2, (high - low) / 2 + high * _EPSILON
+    if n < _HUGE:
+        whole = lgamma(n + 1)
+        other_error = 2 * whole / _LOG_2 * _EPSILON + 1e-9
+        if other_error < error:  # where k is small beside n, the bounds above are nearer than a difference of these
+            logarithm, error = (whole - lgamma(n - k + 1)) / _LOG_2, other_error
     return _settle(logarithm, error, limit, lambda: perm(n, k))
 
 
@@ -110,13 +111,20 @@ def combination_bits(n: int, k: int, limit: int) -> float | None:
     k = min(k, n - k)
     if k < 1:
         return None
-    if n >= _HUGE:
-        return None if k * n.bit_length() <= limit else k * (n.bit_length() - k.bit_length() - 1)
-    if k * (log2(n) + 1) < limit:
+    if k >= _HUGE:
+        return inf
+    high = k * log2(n)
+    if high + 1 < limit:
         return None
-    parts = (lgamma(n + 1), lgamma(k + 1), lgamma(n - k + 1))
-    logarithm = (parts[0] - parts[1] - parts[2]) / _LOG_2
-    return _settle(logarithm, sum(parts) / _LOG_2 * _EPSILON + 1e-9, limit, lambda: comb(n, k))
+    chosen = lgamma(k + 1) / _LOG_2
+    low = k * log2(n - k + 1)
+    logarithm, error = (low + high) / 2 - chosen, (high - low) / 2 + (high + chosen) * _EPSILON + 1e-9
+    if n < _HUGE:
+        whole = lgamma(n + 1) / _LOG_2
+        other_error = 2 * whole * _EPSILON + 1e-9
+        if other_error < error:
+            logarithm, error = whole - chosen - lgamma(n - k + 1) / _LOG_2, other_error
+    return _settle(logarithm, error, limit, lambda: comb(n, k))
 
 
 def combination_work(n: int, k: int) -> float:

@@ -7,14 +7,17 @@ No asyncio: it starts slower than a whole call.
 from __future__ import annotations
 
 import heapq
+import os
 import select
 import time
 from collections.abc import Callable
 
 from .. import clock
+from ..boundary import timers
 
 # The loop woke up this much later than it meant to: this process itself was stopped, or the machine slept.
 GAP_S = 0.25
+PRECISE_S = 1.0  # waits shorter than this end to the microsecond: epoll alone rounds up to the next millisecond
 LONGEST_WAIT_S = 86_400.0  # what epoll takes is bounded; waking for nothing once a day is not a cost
 
 
@@ -36,6 +39,9 @@ class Loop:
 
     def __init__(self) -> None:
         self._poll = select.epoll()
+        self._alarm = timers.Timer(timers.create())
+        self._armed: float | None = None
+        self._poll.register(self._alarm.fd, select.EPOLLIN | select.EPOLLET)
         self._readers: dict[int, Callable[[], object]] = {}
         self._writers: dict[int, Callable[[], object]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
@@ -79,6 +85,9 @@ class Loop:
         """Wait for the next thing that happens and handle it."""
         due = self._next_due()
         wait = LONGEST_WAIT_S if due is None else min(LONGEST_WAIT_S, max(0.0, due - clock.monotonic()))
+        if due is not None and 0 < wait < PRECISE_S and due != self._armed:
+            self._alarm.arm(due)
+            self._armed = due
         asleep_before = time.clock_gettime(time.CLOCK_BOOTTIME) - clock.monotonic()
         events = self._poll.poll(wait)
         now = clock.monotonic()
@@ -111,3 +120,4 @@ class Loop:
 
     def close(self) -> None:
         self._poll.close()
+        os.close(self._alarm.fd)

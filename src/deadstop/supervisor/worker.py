@@ -133,7 +133,7 @@ class Worker:
         try:
             os.read(self.timer, 8)
         except BlockingIOError:
-            return  # armed anew before we looked
+            pass  # armed anew before we looked
         deadline, lead = self.slot.read()
         now = clock.monotonic()
         if deadline == 0.0 or self.status:
@@ -143,6 +143,8 @@ class Worker:
         elif now >= deadline - lead:
             self._look(lead)
             self._at(deadline + MARGIN_S, lambda: self._due(deadline))
+        else:
+            self._at(deadline - lead, self._timer_fired)  # it was meant for an earlier call
 
     def _due(self, deadline: float) -> None:
         if self.slot.read()[0] == deadline:

@@ -83,13 +83,20 @@ class Calls:
         flags = self.left()
         self.port.send(LOADED, flags, self.number, "\n".join(new).encode())
 
+    def resolve(self, target: bytes | tuple[int, tuple[str, str, str | None]]) -> Callable[..., Any]:
+        """A function by value, or one to be looked up in a module that is loaded, and called by number from then on."""
+        if type(target) is tuple:
+            function = self.functions[target[0]] = find(*target[1])
+            return function
+        return loads(target)  # type: ignore[arg-type, no-any-return]
+
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def run(self, body: Any) -> None:
-        """(function number or pickled function, args, kwargs, end, surroundings)."""
+        """(what to call, args, kwargs, end, surroundings)."""
         try:
             target, args, kwargs, end, surroundings = loads(body)
-            function = self.functions[target] if type(target) is int else loads(target)
+            function = self.functions[target] if type(target) is int else self.resolve(target)
             context = self.context.copy()
             if surroundings is not None:
                 adapt(surroundings, context)
