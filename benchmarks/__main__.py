@@ -19,7 +19,9 @@ from typing import Any
 from . import hosts
 from .harness import Bench, Figure
 
-NAMES = ("startup", "create", "kill", "deadlines", "survivors", "supervisor_death", "output")
+NAMES = (
+    "startup", "create", "kill", "deadlines", "survivors", "supervisor_death", "output", "functions", "functions_kill",
+)  # fmt: skip
 BOUND_S = 150.0  # for one benchmark on one host
 HEAD = ("host", "figure", "target", "got p50 / p99", "n", "", "beside (times its p50)")
 WIDTHS = (20, 44, 11, 18, 4, 7, 0)

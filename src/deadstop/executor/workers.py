@@ -44,8 +44,8 @@ class Worker:
     """The caller's ends of one worker. `known` are the numbers of the functions it has loaded."""
 
     __slots__ = (
-        "cwd", "environ", "exit_fd", "known", "level", "namespace", "number", "path", "port", "reports", "slot", "timer",
-        "warm",
+        "cwd", "environ", "exit_fd", "known", "level", "namespace", "number", "path", "port", "reports", "slot",
+        "timer", "warm",
     )  # fmt: skip
 
     def __init__(self, pool: Pool, about: tuple[Any, ...], fds: list[int]) -> None:
