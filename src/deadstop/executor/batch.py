@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import os
 import select
@@ -66,6 +65,8 @@ async def batch_async(calls: Iterable[Call], **options: Any) -> list[ToolResult]
 
 
 async def _in_thread(run: Callable[[Any], Any], given: Any) -> Any:
+    import asyncio
+
     token = CancelToken()
     context = contextvars.copy_context()
     both = token if given is None else _Either(token, Token(given))

@@ -155,10 +155,10 @@ class Flight:
         self.started_at = clock.now_iso()
         if call.tool.soft_timeout is not None:
             self.soft_at = started + call.tool.soft_timeout
-        body = call.pack(target, self.end, surroundings(worker))
+        flags, body = call.pack(target, self.end, surroundings(worker))
         self._arm(worker, self.end)
         try:
-            worker.port.send(RUN, 0, worker.number, body)
+            worker.port.send(RUN, flags, worker.number, body)
         except OSError:
             self._expect_end()
 

@@ -37,6 +37,8 @@ def call(target: Call | Tool | Callable[..., Any], /, *args: Any, **kwargs: Any)
     Raises UsageError for what is not allowed and BoundaryUnavailable where the host cannot give the isolation asked
     for, in both cases before anything ran. What the function raises is in the result.
     """
+    if type(target) is Tool:
+        return target.call(*args, **kwargs)
     if isinstance(target, Call):
         if args or kwargs:
             raise UsageError("a Call has its arguments already")

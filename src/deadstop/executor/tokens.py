@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
+from types import CoroutineType
 from typing import Any
 
 from ..cancel import CancelToken
@@ -42,8 +41,8 @@ class Token:
             found = getattr(self.given, name, None)
             if callable(found):
                 found = found()
-            if inspect.isawaitable(found):
-                if asyncio.iscoroutine(found):
+            if hasattr(type(found), "__await__"):
+                if isinstance(found, CoroutineType):
                     found.close()
                 raise TypeError(f"{name} is async: its answer cannot be waited for here")
         except Exception as problem:

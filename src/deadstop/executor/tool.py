@@ -14,6 +14,7 @@ from .. import clock, deadlines
 from ..closures import carried_variables, pack
 from ..errors import UsageError
 from ..model import Place
+from ..packing import BY_VALUE
 from ..results import FiredLimit
 from .functions import Sent, Target
 from .inside import worker_binds
@@ -32,6 +33,10 @@ _NO_LIMIT = (_INFINITE, None)
 
 _prefix = os.urandom(6).hex()
 _numbers = itertools.count(1)
+
+
+def new_call_id() -> str:
+    return f"call_{_prefix}{next(_numbers):06x}"
 
 
 def _new_prefix() -> None:
@@ -80,6 +85,7 @@ class Tool:
         own_name: str = getattr(self.function, "__name__", type(self.function).__name__)
         self.name = name or own_name
         self.inline = isolation == "inline"
+        self.light = self.inline and self.timeout is None
         self.place = None if self.inline else place_of(isolation, place)
         self._sent: Sent | None = None
 
@@ -103,13 +109,14 @@ class Tool:
         new = copy.copy(self)
         new.timeout, new.source = clock.check_limit("timeout", timeout), "given"
         new.limit = FiredLimit("call", new.timeout, "given")
+        new.light = new.inline and new.timeout is None
         return new
 
     def call(self, *args: Any, **kwargs: Any) -> ToolResult:
         """Run it and say how it ended. As `deadstop.call(tool, ...)`."""
-        from .function import run
-
-        return run(Call(self, *args, **kwargs))
+        if self.light and not deadlines.nested():
+            return inline.run_light(self, args, kwargs)
+        return function.run(Call(self, *args, **kwargs))
 
     async def call_async(self, *args: Any, **kwargs: Any) -> ToolResult:
         """The async twin of `call`."""
@@ -180,7 +187,7 @@ class Call:
     def __init__(self, function: Tool | Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         self.tool = function if type(function) is Tool else tool_of(function)
         self.args, self.kwargs = args, kwargs
-        self.call_id = f"call_{_prefix}{next(_numbers):06x}"
+        self.call_id = new_call_id()
         self.cancel: Any = None
         self.on_progress: Callable[[Progress], None] | None = None
         self.outer: tuple[float, FiredLimit] | None = None
@@ -194,7 +201,7 @@ class Call:
         new.tool = self.tool.with_options(**changed) if changed else self.tool
         new.cancel = self.cancel if cancel is None else cancel
         new.on_progress = on_progress or self.on_progress
-        new.call_id = call_id or f"call_{_prefix}{next(_numbers):06x}"
+        new.call_id = call_id or new_call_id()
         return new
 
     def limited(self, timeout: float | None) -> Call:
@@ -227,11 +234,14 @@ class Call:
         ends = [_INFINITE if end is None else end, self.outer[0] if self.outer else _INFINITE]
         return min(ends)
 
-    def pack(self, target: Target, end: float, surroundings: dict[str, Any] | None) -> bytes:
-        """The body of a RUN packet. Raises what pickling raises."""
+    def pack(self, target: Target, end: float, surroundings: dict[str, Any] | None) -> tuple[int, bytes]:
+        """Flags and body of a RUN packet. Raises what pickling raises."""
         if variables := carried_variables():
             surroundings = {**(surroundings or {}), "variables": variables}
-        return pack((target, self.args, self.kwargs, None if end == _INFINITE else end, surroundings))
+        if type(target) is bytes:
+            rest = pack((None, self.args, self.kwargs, None if end == _INFINITE else end, surroundings))
+            return BY_VALUE, len(target).to_bytes(4, "little") + target + rest
+        return 0, pack((target, self.args, self.kwargs, None if end == _INFINITE else end, surroundings))
 
 
 def tool(
@@ -269,3 +279,7 @@ def tool(
     if function is None:
         return lambda decorated: Tool(decorated, options)
     return Tool(function, options)
+
+
+# They are made of what stands above, and what they do is only needed once a tool is called.
+from . import function, inline  # noqa: E402

@@ -15,7 +15,7 @@ __all__ = ["FREE", "is_too_much", "unpacked"]
 
 FREE = 10_000_000
 """Bytes of output that need no ratio: less than this is never refused for one."""
-_PIECE = 1_000_000
+_PIECE = 65_536
 _DEFLATE_RATIO = 1040  # deflate cannot do better than 1032 to 1
 
 

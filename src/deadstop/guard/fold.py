@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from .limits import GuardLimits
 
-__all__ = ["is_number_up_to", "is_small", "never_too_wide", "small_number", "stored_names"]
+__all__ = ["is_small", "is_unit", "never_too_wide", "small_number", "stored_names"]
 
 _BITS = 64
 _DIGITS = re.compile(r"\d+")
 
 
-def small_number(node: ast.AST, bits: int = _BITS) -> float | None:
+def small_number(node: ast.AST, bits: int = _BITS, depth: int = 8) -> float | None:
     """The number that this expression of constants is, if its size is at most `bits`; None for all else."""
     if isinstance(node, ast.Constant):
         value: Any = node.value
@@ -29,10 +29,10 @@ def small_number(node: ast.AST, bits: int = _BITS) -> float | None:
             return value if value.bit_length() <= bits else None
         return value if type(value) is float else None
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = small_number(node.operand, bits)
+        inner = small_number(node.operand, bits, depth)
         return None if inner is None else -inner
-    if isinstance(node, ast.BinOp):
-        left, right = small_number(node.left, bits), small_number(node.right, bits)
+    if isinstance(node, ast.BinOp) and depth:
+        left, right = (small_number(each, bits, depth - 1) for each in (node.left, node.right))
         return None if left is None or right is None else _combined(node.op, left, right, bits)
     return None
 
@@ -59,9 +59,9 @@ def is_small(node: ast.AST, limits: GuardLimits) -> bool:
     return small_number(node, min(_BITS, limits.int_bits)) is not None
 
 
-def is_number_up_to(node: ast.AST, most: float) -> bool:
-    value = small_number(node)
-    return value is not None and value <= most
+def is_unit(node: ast.AST) -> bool:
+    """Whether this is 0, 1 or -1: a power that makes nothing larger."""
+    return small_number(node) in (0, 1, -1)
 
 
 def never_too_wide(node: ast.AST, limits: GuardLimits) -> bool:

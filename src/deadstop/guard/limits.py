@@ -30,7 +30,7 @@ class GuardLimits:
     """Characters that the padding or the precision of one format asks for."""
     decompressed_bytes: int = 100_000_000
     """Bytes that one decompression gives."""
-    decompress_ratio: int = 200
+    decompress_ratio: int = 100
     """Times that an output may be larger than its input, once it is larger than 10 MB."""
     regex_steps: int = 10_000_000
     """Steps of a pattern that can need 2**n of them for n characters."""

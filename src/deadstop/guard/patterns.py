@@ -74,6 +74,8 @@ def _is_ambiguous(items: list[_Item], flags: int) -> bool:
             return True
         single = [_characters(each[0], flags) for each in alternatives if len(each) == 1]
         return any(one & other for index, one in enumerate(single) for other in single[index + 1 :])
+    if any(code is op.BRANCH and _has_twins(value[1]) for code, value in items):
+        return True
     needed = [each for each in items if not _is_nullable(each)]
     repeats = [each for each in (needed or items) if _is_unbounded(each)]
     if not repeats or (needed and len(repeats) < len(needed)):
@@ -82,6 +84,12 @@ def _is_ambiguous(items: list[_Item], flags: int) -> bool:
         return True
     sets = [_repeated_characters(each, flags) for each in needed]
     return all(one & other for one in sets for other in sets)
+
+
+def _has_twins(alternatives: Sequence[Any]) -> bool:
+    """Whether two alternatives are the same; the parser leaves two empty ones of (a|a), having taken out the a."""
+    texts = [repr(list(each)) for each in alternatives]
+    return len(set(texts)) < len(texts)
 
 
 def _opened(items: list[_Item]) -> list[_Item]:

@@ -10,12 +10,11 @@ import __future__
 
 import ast
 import builtins
-import sys
-import threading
 from types import CodeType
 
 from . import watched
-from .fold import is_number_up_to, is_small, never_too_wide, stored_names
+from .depth import deep_enough
+from .fold import is_small, is_unit, never_too_wide, stored_names
 from .limits import DEFAULT
 from .runtime import Checks
 
@@ -32,14 +31,12 @@ _OPERATORS: dict[type[ast.operator], str] = {ast.Pow: "pow", ast.LShift: "lshift
 # Callees that are not looked at, for speed, unless the source gives the name another meaning.
 _HARMLESS = frozenset(
     "super locals globals vars dir eval exec print len isinstance issubclass hasattr getattr setattr type range int "
-    "str float bool repr abs round ord chr id iter next enumerate zip map filter reversed dict".split()
+    "str float bool repr abs round ord chr id iter next enumerate zip filter reversed dict".split()
 )
 _HARMLESS_METHODS = frozenset(
     "append items keys values get add pop setdefault startswith endswith strip lower upper popleft appendleft "
     "remove discard copy insert index count isdigit isalpha write close".split()
 )
-_deeper = threading.Lock()
-_DEEP = 100_000
 
 
 def compile_guarded(
@@ -61,22 +58,16 @@ def compile_guarded(
 
 def compile_source(source: str, filename: str, mode: str, limits: GuardLimits, flags: int) -> CodeType:
     """The same, with the future features of the code that asks for it."""
-    tree = builtins.compile(source, filename, mode, flags | ast.PyCF_ONLY_AST, dont_inherit=True)
     watched.refresh()
-    flags |= _future_flags(tree)
-    try:
-        tree = _rewritten(tree, flags, limits)
-    except RecursionError:  # a chain of a thousand operators: pure Python recursion, which needs no C stack
-        tree = builtins.compile(source, filename, mode, flags | ast.PyCF_ONLY_AST, dont_inherit=True)
-        with _deeper:
-            before = sys.getrecursionlimit()
-            sys.setrecursionlimit(max(before, _DEEP))
-            try:
-                tree = _rewritten(tree, flags, limits)
-            finally:
-                sys.setrecursionlimit(before)
-    code: CodeType = builtins.compile(tree, filename, mode, flags, dont_inherit=True)
-    return _with_checks(code, Checks(limits))
+
+    def make() -> CodeType:
+        tree: Any = builtins.compile(source, filename, mode, flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+        features = flags | _future_flags(tree)
+        tree = _rewritten(tree, features, limits)
+        code: CodeType = builtins.compile(tree, filename, mode, features, dont_inherit=True)
+        return _with_checks(code, Checks(limits))
+
+    return deep_enough(make, source, mode)
 
 
 def _rewritten(tree: Any, flags: int, limits: GuardLimits) -> Any:
@@ -229,7 +220,7 @@ def _needs_no_check(node: ast.BinOp, limits: GuardLimits) -> bool:
         return True
     if isinstance(node.op, ast.Mod):
         return isinstance(left, ast.Constant) and (isinstance(left.value, int | float) or never_too_wide(left, limits))
-    if isinstance(node.op, ast.Pow) and is_number_up_to(right, 1):
+    if isinstance(node.op, ast.Pow) and is_unit(right):
         return True
     return any(isinstance(each, ast.Constant) and isinstance(each.value, float | complex) for each in (left, right))
 

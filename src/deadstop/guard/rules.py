@@ -218,6 +218,17 @@ def _run_itertools(name: str) -> Callable[..., Any]:
     return run
 
 
+def _applies(position: int) -> Rule:
+    """For what calls one of its arguments again and again: that one is checked too."""
+
+    def run(checks: Checks, function: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(args) > position:
+            args = (*args[:position], checks.fn(args[position]), *args[position + 1 :])
+        return function(*args, **kwargs)
+
+    return Rule(_nothing, run)
+
+
 def _nothing(_checks: Checks, *_args: Any, **_kwargs: Any) -> None:
     """For a rule that is all in its `run`."""
 
@@ -313,13 +324,14 @@ def _functions() -> dict[str, dict[str, Rule]]:
             "bytes": Rule(_bytes),
             "bytearray": Rule(_bytes),
         }
-        | {"pow": power, "format": Rule(_format), "__import__": Rule(_nothing, _import)},
+        | {"map": _applies(0), "pow": power, "format": Rule(_format), "__import__": Rule(_nothing, _import)},
         "math": {"factorial": Rule(_factorial), "perm": Rule(_perm), "comb": Rule(_comb), "prod": PRODUCT_RULE}
         | {"fsum": _takes("fsum")},
         "operator": {"pow": power, "ipow": power, "mul": product, "imul": product}
         | {"lshift": shift, "ilshift": shift, "mod": template, "imod": template},
         "functools": {"reduce": REDUCE_RULE},
-        "itertools": {name: Rule(_nothing, _run_itertools(name)) for name in _CHOOSERS},
+        "itertools": {name: Rule(_nothing, _run_itertools(name)) for name in _CHOOSERS}
+        | {"accumulate": _applies(1), "starmap": _applies(0)},
         "collections": {"deque": Rule(_deque), "Counter": _takes("Counter")},
         "statistics": {name: _takes(name) for name in means + spreads},
         "random": {"Random.sample": Rule(_sample), "Random.choices": Rule(_choices)}

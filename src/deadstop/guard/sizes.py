@@ -96,7 +96,7 @@ def permutation_bits(n: int, k: int, limit: int) -> float | None:
     if high * (1 + _EPSILON) < limit:
         return None
     if low * (1 - _EPSILON) > limit:
-        return floor((low + high) / 2)
+        return floor((low + high) / 2) + 1
     logarithm, error = (low + high) / 2, (high - low) / 2 + high * _EPSILON
     if n < _HUGE:
         whole = lgamma(n + 1)

@@ -10,6 +10,7 @@ import operator
 from dataclasses import replace
 
 from . import operations, watched
+from .depth import deep_enough
 from .fold import stored_names
 from .iterables import length
 from .limits import DEFAULT
@@ -51,13 +52,17 @@ def check(source: str, *, limits: GuardLimits = DEFAULT) -> list[Refusal]:
     not say that a line is reached, and an empty list is no promise: `compile` sees the values themselves. A hopeless
     pattern that is a constant is reported whatever text it may be used on. Raises SyntaxError where compile() does.
     """
-    tree: Any = compile(source, "<checked>", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     watched.refresh()
-    reader = _Reader(tree, limits)
-    for node in reversed(list(ast.walk(tree))):  # what is inside comes first, so no recursion goes deep
-        if isinstance(node, ast.expr):
-            reader.value_of(node)
-    return sorted(reader.refusals, key=lambda each: each.line or 0)
+
+    def read() -> list[Refusal]:
+        tree: Any = compile(source, "<checked>", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+        reader = _Reader(tree, limits)
+        for node in reversed(list(ast.walk(tree))):  # what is inside comes first, so no recursion goes deep
+            if isinstance(node, ast.expr):
+                reader.value_of(node)
+        return sorted(reader.refusals, key=lambda each: each.line or 0)
+
+    return deep_enough(read, source, "exec")
 
 
 class _Reader:

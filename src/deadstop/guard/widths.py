@@ -34,7 +34,7 @@ def spec_width(value: Any, spec: str) -> int:
 
 def certain_width(spec: str) -> int:
     """The width in a spec for a value nobody knows yet, where the spec can only be one of the standard kind."""
-    return _standard(spec, number=True, floating=False)
+    return _standard(spec, number=True, floating=False) if spec[-1:].isalpha() else 0
 
 
 def _standard(spec: str, *, number: bool, floating: bool = False) -> int:
@@ -70,7 +70,7 @@ def percent_width(template: str | bytes | bytearray, values: Any) -> int:
 def format_width(template: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """The sum of the widths of `template.format(*args, **kwargs)`.
 
-    Fields that look into a value ("{0.name:>{1}}") are read as if they held a number; nested ones that do are not seen.
+    Fields that look into a value count as numbers where the spec has the type letter of one ("{0.name:>{1}d}").
     """
     total = automatic = 0
     for _literal, name, spec, _conversion in formatter_parser(template):

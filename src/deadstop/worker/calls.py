@@ -23,6 +23,7 @@ from .. import deadlines, messages
 from ..boundary.reaper import descendants, state_of
 from ..closures import variable_at
 from ..packing import (
+    BY_VALUE,
     LEFT_PROCESSES,
     LEFT_THREADS,
     LOAD,
@@ -58,9 +59,9 @@ class Calls:
     def serve(self) -> NoReturn:
         port = self.port
         while (packet := port.receive()) is not None:
-            kind, _, self.number, body = packet
+            kind, flags, self.number, body = packet
             if kind == RUN:
-                self.run(body)
+                self.run(body, flags)
             elif kind == LOAD:
                 self.load(body)
         os._exit(0)
@@ -83,20 +84,23 @@ class Calls:
         flags = self.left()
         self.port.send(LOADED, flags, self.number, "\n".join(new).encode())
 
-    def resolve(self, target: bytes | tuple[int, tuple[str, str, str | None]]) -> Callable[..., Any]:
-        """A function by value, or one to be looked up in a module that is loaded, and called by number from then on."""
-        if type(target) is tuple:
-            function = self.functions[target[0]] = find(*target[1])
-            return function
-        return loads(target)  # type: ignore[arg-type, no-any-return]
+    def resolve(self, number: int, place: tuple[str, str, str | None]) -> Callable[..., Any]:
+        """A function to be looked up in a module that is loaded, and called by its number from then on."""
+        function = self.functions[number] = find(*place)
+        return function
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def run(self, body: Any) -> None:
+    def run(self, body: Any, flags: int) -> None:
         """(what to call, args, kwargs, end, surroundings)."""
         try:
-            target, args, kwargs, end, surroundings = loads(body)
-            function = self.functions[target] if type(target) is int else self.resolve(target)
+            if flags & BY_VALUE:
+                start = 4 + int.from_bytes(body[:4], "little")
+                function = loads(body[4:start])
+                _, args, kwargs, end, surroundings = loads(body[start:])
+            else:
+                target, args, kwargs, end, surroundings = loads(body)
+                function = self.functions[target] if type(target) is int else self.resolve(*target)
             context = self.context.copy()
             if surroundings is not None:
                 adapt(surroundings, context)

@@ -12,7 +12,8 @@ import traceback
 
 import deadstop
 
-_alone, _together = [], []
+_alone, _together, _last = [], [], []
+os.environ["CALLER_PID"] = str(os.getpid())  # in a pid namespace no worker has it
 
 
 def section(function):
@@ -24,6 +25,12 @@ def section(function):
 def waits(function):
     """The same for one that mostly waits: these run all at once, after the others."""
     _together.append(function)
+    return function
+
+
+def last(function):
+    """One that comes after all others."""
+    _last.append(function)
     return function
 
 
@@ -39,6 +46,8 @@ def main():
         thread.start()
     for thread in threads:
         thread.join()
+    for each in _last:
+        _run(each, told)
     told["_told_at"] = time.monotonic()
     print(json.dumps(told, default=repr), flush=True)
 
@@ -55,9 +64,16 @@ def _run(function, told):
 
 def seen(result, **more):
     """The contract's form of a result, with what only the object has."""
-    exception = None if result.exception is None else [type(result.exception).__name__, str(result.exception)[:500]]
+    exception = None if result.exception is None else [type(result.exception).__name__, _text(result.exception)]
     own = {"exception": exception, "late_value": result.late.value if result.late else None, "ok": result.ok}
     return {**result.to_dict(), **own, **more}
+
+
+def _text(problem):
+    try:
+        return str(problem)[:500]
+    except Exception:
+        return "<none>"
 
 
 def timed(call):

@@ -152,6 +152,11 @@ def writes_raw(text):
     return "done"
 
 
+def writes_and_returns(text):
+    print(text)
+    return text
+
+
 def prints_and_hangs():
     print("step 1")
     print("step 2", file=sys.stderr)

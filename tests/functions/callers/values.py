@@ -146,7 +146,7 @@ def callables():
         "tool": Call(tools.decorated, 21), "lambda": Call(lambda one: one + 1, 1), "class_of_main": Call(Point, 4),
         "partial_of_lambda": Call(functools.partial(lambda one, other: one - other, 5), 3),
         "cached": Call(_cached, 3), "wrapped": Call(_wrapped, 3), "keyword_names": Call(_takes_names, function=1, args=2, self=3),
-        "bound_of_main": Call(Doubler(4).double), "unhashable": Call(Unhashable()),
+        "bound_of_main": Call(Doubler(4).double), "unhashable": Call(Unhashable()), "tool_of_main": Call(of_main_tool, 3), "tool_method": Call(Desk(10).times, 3),
     }  # fmt: skip
     for name, each in made.items():
         result = call(each)
@@ -184,6 +184,20 @@ class Doubler:
 
     def double(self):
         return self.number * 2
+
+
+@deadstop.tool
+def of_main_tool(number):
+    return number * number
+
+
+class Desk:
+    def __init__(self, number):
+        self.number = number
+
+    @deadstop.tool(timeout=5)
+    def times(self, factor):
+        return self.number * factor
 
 
 class Unhashable:
@@ -322,24 +336,44 @@ def path_follows():
 
 
 @section
+def import_sees_the_environment():
+    """What the caller has changed since its first call, seen by a module that is imported for a call."""
+    folder = os.path.join(os.environ["TMPDIR"], "reads")
+    _write(folder, "reads_at_import", """
+        import os
+        VALUE = [os.environ.get("SET_LATE"), os.getcwd()]
+        def function(): return VALUE
+    """)  # fmt: skip
+    call(tools.plus, 1)
+    before = os.getcwd()
+    os.environ["SET_LATE"] = "yes"
+    sys.path.insert(0, folder)
+    os.chdir(folder)
+    try:
+        import reads_at_import
+
+        return [call(reads_at_import.function).value, ["yes", folder]]
+    finally:
+        os.chdir(before)
+
+
+@section
 def imports_that_raise():
     folder = os.path.join(os.environ["TMPDIR"], "bad")
     sys.path.insert(0, folder)
     _write(folder, "raises_elsewhere", """
         import os
-        if os.getpid() != int(os.environ["CALLER"]): raise OSError("not in a worker")
+        if os.getpid() != int(os.environ["CALLER_PID"]): raise OSError("not in a worker")
         def function(): return 1
     """)  # fmt: skip
     _write(folder, "exits_elsewhere", """
         import os, sys
-        if os.getpid() != int(os.environ["CALLER"]): os._exit(5)
+        if os.getpid() != int(os.environ["CALLER_PID"]): os._exit(5)
         def function(): return 1
     """)  # fmt: skip
-    os.environ["CALLER"] = str(os.getpid())
     import exits_elsewhere
     import raises_elsewhere
 
-    # Inside a pid namespace a worker could have the caller's number by chance: it never does, the caller's is larger.
     raised, exited = seen(call(raises_elsewhere.function)), seen(call(exits_elsewhere.function))
     return {"raised": raised, "exited": exited, "after": call(tools.plus, 1).value}
 
@@ -349,12 +383,11 @@ def import_that_hangs():
     folder = os.path.join(os.environ["TMPDIR"], "bad")
     _write(folder, "hangs_elsewhere", """
         import os, time
-        if os.getpid() != int(os.environ["CALLER"]): time.sleep(30)
+        if os.getpid() != int(os.environ["CALLER_PID"]): time.sleep(30)
         def function(): return 1
     """)  # fmt: skip
     import hangs_elsewhere
 
-    os.environ["CALLER"] = str(os.getpid())
     with deadstop.deadline(0.7):
         result, elapsed = timed(lambda: call(hangs_elsewhere.function))
     return {"result": seen(result), "elapsed": elapsed, "after": call(tools.plus, 1).value}
@@ -400,11 +433,9 @@ def nursery_meets_thread_module():
     module.__spec__, module.__file__ = spec, spec.origin
     exec("def function(): return 5", module.__dict__)
     first = call(module.function).value
-    pids = {call(tools.own_pid).value}
     # New workers have to be forked from it now: kill those there are.
     for _ in range(6):
         call(tools.kill_self)
-    pids.add(call(tools.own_pid).value)
     values = at_once(*[lambda: call(module.function).value for _ in range(4)])
     again = at_once(*[lambda: call(tools.sleep, 0.05, 1).value for _ in range(6)])
     return {"first": first, "values": values, "again": again, "alive": until(lambda: pool().free) != []}
