@@ -95,7 +95,10 @@ class Port:
 
     def _receive_large(self) -> Body:
         self.socket.setblocking(True)  # the descriptor was sent with the same breath
-        _, ancillary, _, _ = self.socket.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
+        try:
+            _, ancillary, _, _ = self.socket.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
+        except OSError as problem:
+            raise Damaged("a large packet without its memory") from problem
         fds = [struct.unpack("i", data[:4])[0] for _, _, data in ancillary]
         try:
             if len(fds) != 1:

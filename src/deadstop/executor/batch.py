@@ -21,7 +21,7 @@ from ..errors import UsageError
 from ..results import FiredLimit, Status, ToolResult
 from .admission import Admission
 from .flight import Flight, State
-from .function import abandon, cancelled_before, launch, never_ran, with_token_error
+from .function import TRIES, abandon, cancelled_before, launch, never_ran, with_token_error
 from .inline import over_before_start, run_inline
 from .prepare import DEFAULT, Default
 from .tasks import call_key
@@ -123,6 +123,7 @@ class Engine:
         self.resources = [_resources(call) for call in calls]
         self.busy: set[str] = set()
         self.running = 0
+        self.tries = [1] * len(calls)
         self.over: str | None = None  # the reason for which no more are started
         self.poll = select.poll()
         self.pools: dict[int, Pool] = {}
@@ -290,7 +291,8 @@ class Engine:
             self._question(index, flight)
         elif result is None:
             self._register(index, flight)
-        elif flight.died_unsent:
+        elif flight.died_unsent and self.tries[index] < TRIES:
+            self.tries[index] += 1
             self._done(index)
             self.waiting.appendleft(index)
         else:

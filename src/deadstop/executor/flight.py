@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .tool import Call
 
 BACKSTOP_S = 0.5  # how long after a deadline the supervisor's report may take before this process acts itself
+SIGN_OF_LIFE_S = 1.0  # how much longer, once this process has acted
 PROOF_S = 5.0
 SPAWN_S = 60.0  # loading a function: importing what it needs, before its own limit begins
 LEAD_S = 0.08
@@ -108,6 +109,7 @@ class Flight:
         try:
             worker.port.send(LOAD, 0, worker.number, body)
         except OSError:
+            self.died_unsent = True
             return self._settled()
         while True:
             try:
@@ -116,6 +118,8 @@ class Flight:
                 if _monotonic() > until + BACKSTOP_S:
                     return self.lost("the supervisor did not answer in time")
                 continue
+            except Damaged:
+                packet = None
             if packet is None:
                 return self._settled()
             kind, flags, _, answered = packet
@@ -123,7 +127,7 @@ class Flight:
                 break
         worker.slot.end()
         if kind == RAISED:
-            return self._keep_or_lose(flags, self._raised(answered, 0.0))
+            return self._keep_or_lose(flags, self._raised(answered, _monotonic()))
         worker.known.add(number)
         self._learn(bytes(answered).decode(), flags)
         return None
@@ -160,6 +164,7 @@ class Flight:
         try:
             worker.port.send(RUN, flags, worker.number, body)
         except OSError:
+            self.died_unsent = True  # it was dead before: nothing has run
             self._expect_end()
 
     def _arm(self, worker: Worker, end: float) -> None:
@@ -180,15 +185,15 @@ class Flight:
             return self._step_report(flags)
         try:
             packet = self.worker.port.receive(flags)
+            if packet is not None and packet[0] == PROGRESS:
+                self._progress(packet[2], packet[3])
+                return None
         except Damaged:
             packet = None
         if packet is None:
             self._expect_end()
             return None
         kind, bits, number, body = packet
-        if kind == PROGRESS:
-            self._progress(number, body)
-            return None
         if number != self.worker.number or kind not in (VALUE, RAISED):
             return None  # an answer to something older is never a result
         return self._answered(kind, bits, body)
@@ -198,8 +203,7 @@ class Flight:
         now = _monotonic()
         if now > self.end or self.cancel_reason is not None:
             self.answer = (kind, bytes(body))
-            self.worker.order("kill", "timeout" if self.cancel_reason is None else "cancelled", self.cancel_reason)
-            self._expect_end()
+            self._order_end("timeout" if self.cancel_reason is None else "cancelled", self.cancel_reason)
             return None
         if bits:
             return self._with_remains(kind, bits, bytes(body), now)
@@ -213,8 +217,7 @@ class Flight:
         self.limit, self.end = None, now
         if bits & (LEFT_PROCESSES | LEFT_THREADS) and not self.pool.keeps_remains:
             self.threads_left = bool(bits & LEFT_THREADS)
-            self.worker.order("kill", "completed", None)
-            self._expect_end()
+            self._order_end("completed", None)
         elif bits & WROTE:
             self.worker.order("printed")
             self.state, self.fd = State.PRINTED, self.worker.reports.socket.fileno()
@@ -225,6 +228,11 @@ class Flight:
         return None
 
     def _expect_end(self) -> None:
+        """It is gone, or does not talk any more: then it is to go."""
+        self._order_end("crashed", None)
+
+    def _order_end(self, status: str, reason: str | None) -> None:
+        self.worker.order("kill", status, reason, None if self.end == _INFINITE else self.end)
         self.state, self.fd = State.ENDING, self.worker.reports.socket.fileno()
 
     def _step_report(self, flags: int) -> ToolResult | None:
@@ -245,7 +253,10 @@ class Flight:
     def _progress(self, number: int, body: Any) -> None:
         if number != self.worker.number:
             return
-        message = Progress(*answers.load(self.worker.level, body))
+        try:
+            message = Progress(*answers.load(self.worker.level, body))
+        except Exception as problem:
+            raise Damaged(f"a message that cannot be loaded: {problem}") from problem
         if message.replace and message.id is not None:
             self.messages = [each for each in self.messages if each.id != message.id]
         if len(self.messages) >= 1000:
@@ -260,13 +271,11 @@ class Flight:
         """Have it killed. The result comes as always."""
         if self.cancel_reason is None and self.state in (State.RUNNING, State.FREEZING):
             self.cancel_reason = reason
-            self.worker.order("kill", "cancelled", reason)
-            self._expect_end()
+            self._order_end("cancelled", reason)
 
     def end_by_limit(self) -> None:
         """The soft limit's answer is to kill it."""
-        self.worker.order("kill", "timeout", None)
-        self._expect_end()
+        self._order_end("timeout", None)
 
     def freeze(self, answer_by: float) -> None:
         self.worker.order("freeze", answer_by)
@@ -316,7 +325,10 @@ class Flight:
 
     def _raised(self, body: Any, now: float) -> ToolResult:
         fields = self._fields(Status.ERROR, now)
-        fields.update(answers.error_fields(self.worker.level, body))
+        try:
+            fields.update(answers.error_fields(self.worker.level, body))
+        except Exception as problem:
+            return self._unreadable(problem, now)
         return ToolResult.made(fields)
 
     def _printed(self, told: list[tuple[bytes, int, int]]) -> ToolResult:
@@ -385,13 +397,15 @@ class Flight:
         self.pool.lose(self.worker, replace=True)
 
     def lost(self, why: str) -> ToolResult:
-        """No report will come: end the worker from here, and say what that shows."""
+        """No report has come in time: end the worker from here. If none comes even then, the supervisor goes, too."""
         worker, now = self.worker, _monotonic()
-        overdue = now >= self.end
         worker.kill_from_here()
-        shown = bool(wait_readable([worker.exit_fd], PROOF_S)) and worker.namespace
+        result = self._late_report()
+        if result is not None:
+            return result
+        overdue = now >= self.end
         supervisor.kill(self.pool.process)
-        self.pool.give_up()
+        shown = bool(wait_readable([worker.exit_fd], PROOF_S)) and worker.namespace
         fields = self._fields(Status.TIMEOUT if overdue else Status.UNKNOWN, now)
         fields["limit"] = self.limit if overdue else None
         method = ("pidfd",) if worker.namespace else ("lifeline",)
@@ -402,4 +416,16 @@ class Flight:
         if self.answer is not None:
             fields["late"] = self._late()
         self._drop_worker()
+        self.pool.give_up()
         return ToolResult.made(fields)
+
+    def _late_report(self) -> ToolResult | None:
+        """A supervisor that lives reports the end that we made."""
+        until = _monotonic() + SIGN_OF_LIFE_S
+        while (left := until - _monotonic()) > 0 and wait_readable([self.worker.reports.socket.fileno()], left):
+            packet = self.worker.reports.receive()
+            if packet is None:
+                return None
+            if packet[0] == GONE:
+                return self._gone(bytes(packet[3]))
+        return None

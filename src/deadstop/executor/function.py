@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .kept import KeptWorker
 
 QUEUE_S = 300.0  # how long a call may wait for a worker before it is refused for want of capacity
+TRIES = 5  # how often a call may meet a worker that had died before it was handed the call
 _INFINITE = float("inf")
 _monotonic = clock.monotonic
 
@@ -64,11 +65,12 @@ def run_one(asked: Call) -> ToolResult:
             return cancelled_before(asked, token)
     if asked.tool.inline:
         return run_inline(asked)
-    while True:
+    for _ in range(TRIES):
         flight = start(asked, token)
         result = flight if isinstance(flight, ToolResult) else wait(flight, token)
         if isinstance(flight, ToolResult) or not flight.died_unsent:
-            return result
+            break
+    return result
 
 
 def start(asked: Call, token: Token | None) -> Flight | ToolResult:

@@ -13,7 +13,7 @@ from .. import clock, deadlines
 from ..errors import UsageError
 from ..results import ToolResult
 from .flight import PROOF_S, Flight, State
-from .function import QUEUE_S, abandon, cancelled_before, launch, no_capacity, with_token_error
+from .function import QUEUE_S, TRIES, abandon, cancelled_before, launch, no_capacity, with_token_error
 from .inline import run_inline_async
 from .tokens import POLL_S, Token
 from .tool import Call, Tool
@@ -52,13 +52,14 @@ async def run_one_async(asked: Call) -> ToolResult:
             return cancelled_before(asked, token)
     if asked.tool.inline:
         return await run_inline_async(asked)
-    while True:
+    for _ in range(TRIES):
         flight = await _start(asked, token)
         if isinstance(flight, ToolResult):
             return flight
         result = await Watch(flight, token).result()
         if not flight.died_unsent:
-            return result
+            break
+    return result
 
 
 async def _start(asked: Call, token: Token | None) -> Flight | ToolResult:

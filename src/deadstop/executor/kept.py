@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import clock
 from ..errors import UsageError
 from ..results import LimitReport, ToolResult
-from .function import launch, wait, wait_in_line
+from .function import TRIES, launch, wait, wait_in_line
 from .tokens import Token
 from .tool import Call, Tool, tool_of
 from .workers import Pool, Worker, pool_of
@@ -46,14 +46,15 @@ class KeptWorker:
             raise UsageError("this worker was closed")
         token = Token(asked.cancel) if asked.cancel is not None else None
         queued = clock.monotonic()
-        while True:
+        for _ in range(TRIES):
             worker = self._take(asked, token)
             if isinstance(worker, ToolResult):
                 return worker
             flight: Flight | ToolResult = launch(asked, self, worker, queued)
             result = flight if isinstance(flight, ToolResult) else wait(flight, token)
             if isinstance(flight, ToolResult) or not flight.died_unsent:
-                return result
+                break
+        return result
 
     def _take(self, asked: Call, token: Token | None) -> Worker | ToolResult:
         if self._worker is None:

@@ -40,6 +40,9 @@ LOOK_S = 1.0  # how often a blocking wait looks whether the supervisor has let a
 _LOOK = struct.pack("ll", int(LOOK_S), 0)
 
 
+_alive: set[Worker] = set()
+
+
 class Worker:
     """The caller's ends of one worker. `known` are the numbers of the functions it has loaded."""
 
@@ -60,6 +63,7 @@ class Worker:
         self.environ, self.cwd, self.path = pool.environ, pool.cwd, pool.path
         self.number = 0
         self.warm = pool.warm_when_asked.popleft() if pool.warm_when_asked else 0
+        _alive.add(self)
 
     def order(self, *message: Any) -> None:
         """To the supervisor, about this worker. Lost if it is gone: that is found out by whoever waits."""
@@ -78,6 +82,9 @@ class Worker:
 
     def close(self) -> None:
         """The supervisor sees it and ends the worker."""
+        if self not in _alive:
+            return
+        _alive.discard(self)
         self.port.socket.close()
         self.reports.socket.close()
         for fd in (self.timer.fd, self.exit_fd):
@@ -116,7 +123,7 @@ class Pool:
         self.remarks: tuple[str, ...] = ()
         self.warm: dict[str, int] = {}  # module -> how many were warmed before it
         self.warm_when_asked: deque[int] = deque()  # for each worker that is on its way
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a collected object may give its worker back in the midst of it
         self.environ: dict[bytes, bytes] = dict(_environ())
         self.cwd, self.path = _cwd(), list(sys.path)
         connection, self.process = supervisor.connect()
@@ -260,18 +267,16 @@ class Pool:
     keeps_remains = False  # what a call leaves running in a worker ends with the call
 
     def give_up(self) -> None:
-        """Its supervisor is gone: the next call opens another."""
-        self.closed = True
-
-    def close(self) -> None:
-        """Kill all its workers."""
+        """Its supervisor is gone, and its workers with it: the next call opens another."""
         with self._lock:
             self.closed = True
             for worker in self.free:
                 worker.close()
             self.free.clear()
             self.channel.close()
-            self.orders.close()
+            self.problem = self.problem or InternalError("the supervisor ended")
+            for waiter in self.queue:
+                os.eventfd_write(waiter.event, 1)
 
 
 _pools: dict[Place, Pool] = {}
@@ -294,10 +299,10 @@ def _after_fork() -> None:
     """In a forked child: the workers are the parent's."""
     global _opening
     _opening = threading.Lock()
+    for worker in list(_alive):
+        worker.close()
     for pool in _pools.values():
         pool.closed = True
-        for worker in pool.free:
-            worker.close()
         pool.orders.close()
     _pools.clear()
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 MARGIN_S = 0.0001
 STACKS_S = 0.003  # how long an unforeseen kill waits for the Python stacks
+LAST_WORD_S = 0.05  # how long the end of a worker that has fallen silent may take to be reported
 TAIL = 65_536
 
 
@@ -256,13 +257,20 @@ class Worker:
             return
         order = marshal.loads(got[0])
         if order[0] == "kill":
-            self.stop(Status(order[1]), reason=order[2])
+            self._ordered_end(Status(order[1]), order[2], order[3])
         elif order[0] == "printed":
             self._tell_printed()
         elif order[0] == "freeze":
             self._freeze(order[1])
         elif order[0] == "thaw":
             self._thaw()
+
+    def _ordered_end(self, status: Status, reason: str | None, end: float | None) -> None:
+        if status is Status.CRASHED:  # it does not talk any more: most often because it ended, which init will say
+            self._at(clock.monotonic() + LAST_WORD_S, lambda: self.stop(status))
+            return
+        self.deadline = end if status is Status.TIMEOUT else None
+        self.stop(status, reason=reason)
 
     def _tell_printed(self) -> None:
         """What was printed since the last time somebody asked: nobody writes any more."""
