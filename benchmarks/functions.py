@@ -5,30 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import operator
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
 import deadstop
 
-from .functions_rivals import (
-    Block,
-    PickleOverPipe,
-    PipePingPong,
-    PlainWorker,
-    Rivals,
-    each,
-    in_blocks,
-    together,
-)
-from .functions_work import call_packed, nothing, over_list, over_number
+from .functions_rivals import PickleOverPipe, PipePingPong, PlainWorker, Rivals, in_blocks
+from .functions_served import LIMIT_S, THREADS, Block, each, in_threads, together
+from .functions_work import nothing, over_list, over_number
 from .harness import Bench, Figure, Series
 
 HOSTS = ("root", "user", "no-userns")
-LIMIT_S = 5.0
-THREADS = 20
 LARGE = 10_000_000
 ONLY_P50 = "the target is for the p50"
 
@@ -44,25 +33,24 @@ class Compared(Figure):
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    with Rivals() as rivals:
-        yield from _inline(bench, rivals)
-        yield from _killable(bench, rivals)
-        yield from _by_value(bench, rivals)
-        yield from _batch(bench, rivals)
+    yield from _inline(bench)
+    yield from _killable(bench)
+    yield from _by_value(bench)
+    yield from _batch(bench)
     yield from _at_once(bench)
     yield from _large(bench)
 
 
-def _inline(bench: Bench, rivals: Rivals) -> Iterator[Figure]:
+def _inline(bench: Bench) -> Iterator[Figure]:
     tool = deadstop.tool(nothing, isolation="inline", timeout=None)
-    candidates: dict[str, Block] = {
-        "ours": together(tool.call),
-        "bare call": together(nothing),
-        "bare call in try": together(_in_try),
-    }
-    if rivals.praison is not None:
-        candidates["PraisonAI, no limit"] = rivals.praison.block("loop")
-    results = in_blocks(bench, candidates, rounds=150, calls=1000)
+    with Rivals("PraisonAI") as rivals:
+        candidates: dict[str, Block] = {
+            "ours": together(tool.call),
+            "bare call": together(nothing),
+            "bare call in try": together(_in_try),
+            **rivals.blocks("no limit"),
+        }
+        results = in_blocks(bench, candidates, rounds=150, calls=1000)
     ours = results.pop("ours")
     note = "; ".join(filter(None, (ONLY_P50, rivals.note)))
     yield Figure("inline call, no limit", ours, (2.5, 20.0), unit="us", beside=results, note=note)
@@ -78,28 +66,27 @@ def _in_try() -> object:
     return value, time.monotonic() - start
 
 
-def _killable(bench: Bench, rivals: Rivals) -> Iterator[Figure]:
+def _killable(bench: Bench) -> Iterator[Figure]:
     tool = deadstop.tool(operator.index, timeout=LIMIT_S)
     pipe, plain = PipePingPong(), PlainWorker()
     loop = asyncio.new_event_loop()
-    candidates: dict[str, Block] = {
-        "ours": each(lambda: _value(tool.call(7), 7)),
-        "async": lambda count: loop.run_until_complete(_async_block(tool, count)),
-        "pipe, one byte": each(pipe.call),
-        "packet and pickle": each(lambda: plain.call(operator.index, 7)),
-        **_pools(rivals, operator.index, 7),
-    }
-    if rivals.praison is not None:
-        candidates["PraisonAI"] = rivals.praison.block("limit")
-    results = in_blocks(bench, candidates, rounds=40, calls=50)
+    with Rivals("pebble", "ProcessPoolExecutor") as pools, Rivals("PraisonAI") as praison:
+        candidates: dict[str, Block] = {
+            "ours": each(lambda: _value(tool.call(7), 7)),
+            "async": lambda count: loop.run_until_complete(_async_block(tool, count)),
+            "pipe, one byte": each(pipe.call),
+            "packet and pickle": each(lambda: plain.call(operator.index, 7)),
+            **pools.blocks("call"),
+            **praison.blocks("limit"),
+        }
+        results = in_blocks(bench, candidates, rounds=40, calls=50)
     loop.close()
     pipe.close()
     plain.close()
     ours, async_ours = results.pop("ours"), results.pop("async")
-    times = ("pebble", 0.2)
-    yield Figure(
-        "killable no-op, importable", ours, (40.0, 250.0), unit="us", beside=results, most_times=times, note=rivals.note
-    )
+    note = "; ".join(filter(None, (pools.note, praison.note)))
+    name, times = "killable no-op, importable", ("pebble", 0.2)
+    yield Figure(name, ours, (40.0, 250.0), unit="us", beside=results, most_times=times, note=note)
     yield Figure("  through call_async", async_ours, unit="us", beside=results)
 
 
@@ -112,54 +99,38 @@ async def _async_block(tool: Any, count: int) -> list[float]:
     return values
 
 
-def _pools(rivals: Rivals, function: Callable[..., Any], *arguments: Any) -> dict[str, Block]:
-    executor, pebble = rivals.executor, rivals.pebble
-    found: dict[str, Block] = {"ProcessPoolExecutor": each(lambda: executor.submit(function, *arguments).result())}
-    if pebble is not None:
-        found["pebble"] = each(lambda: pebble.schedule(function, args=arguments, timeout=LIMIT_S).result())
-    return found
-
-
-def _by_value(bench: Bench, rivals: Rivals) -> Iterator[Figure]:
+def _by_value(bench: Bench) -> Iterator[Figure]:
     if find_spec("cloudpickle") is None:
-        yield Figure("killable closure over a list", Series(()), note="not installed: cloudpickle")
+        yield Figure("killable closure over a list", Series(()), unit="us", note="not installed: cloudpickle")
         return
     import cloudpickle
 
     changing, fixed = over_list(), over_number()
     by_list, by_number = (deadstop.tool(function, timeout=LIMIT_S) for function in (changing, fixed))
-    executor, pebble = rivals.executor, rivals.pebble
-    candidates: dict[str, Block] = {
-        "list": each(lambda: _value(by_list.call(7), 10)),
-        "number": each(lambda: _value(by_number.call(7), 10)),
-        "cloudpickle, there and back": each(lambda: cloudpickle.loads(cloudpickle.dumps(changing))),
-        "ProcessPoolExecutor": each(lambda: executor.submit(call_packed, cloudpickle.dumps(changing), 7).result()),
-    }
-    if pebble is not None:
-        candidates["pebble"] = each(
-            lambda: pebble.schedule(call_packed, args=(cloudpickle.dumps(changing), 7), timeout=LIMIT_S).result()
-        )
-    results = in_blocks(bench, candidates, rounds=40, calls=50)
-    ours = [results.pop(name) for name in ("list", "number")]
-    yield Figure(
-        "killable closure over a list", ours[0], (90.0, 400.0), unit="us", beside=results, most_times=("pebble", 0.5),
-        note=ONLY_P50,
-    )  # fmt: skip
-    yield Figure("  over a number, proven unchanged", ours[1], (90.0, 400.0), unit="us", beside=results)
+    with Rivals("pebble", "ProcessPoolExecutor") as rivals:
+        candidates: dict[str, Block] = {
+            "list": each(lambda: _value(by_list.call(7), 10)),
+            "number": each(lambda: _value(by_number.call(7), 10)),
+            "cloudpickle, there and back": each(lambda: cloudpickle.loads(cloudpickle.dumps(changing))),
+            **rivals.blocks("closure"),
+        }
+        results = in_blocks(bench, candidates, rounds=40, calls=50)
+    ours, unchanged = results.pop("list"), results.pop("number")
+    note = "; ".join(filter(None, (ONLY_P50, rivals.note)))
+    name, times, target = "killable closure over a list", ("pebble", 0.5), (90.0, 450.0)
+    yield Figure(name, ours, target, unit="us", beside=results, most_times=times, note=note)
+    yield Figure("  over a number, proven unchanged", unchanged, target, unit="us", beside=results, note=ONLY_P50)
 
 
-def _batch(bench: Bench, rivals: Rivals) -> Iterator[Figure]:
-    count = 1000
-    calls = [deadstop.Call(deadstop.tool(operator.index, timeout=LIMIT_S), number) for number in range(count)]
-    candidates: dict[str, Block] = {"ours": lambda _: [_batch_once(calls)]}
-    if rivals.praison is not None:
-        candidates["PraisonAI"] = rivals.praison.block("parallel")
-    results = in_blocks(bench, candidates, rounds=12, calls=count)
+def _batch(bench: Bench) -> Iterator[Figure]:
+    tool, count = deadstop.tool(operator.index, timeout=LIMIT_S), 1000
+    calls = [deadstop.Call(tool, number) for number in range(count)]
+    with Rivals("PraisonAI") as rivals:
+        candidates: dict[str, Block] = {"ours": lambda _: [_batch_once(calls)], **rivals.blocks("batch")}
+        results = in_blocks(bench, candidates, rounds=30, calls=count)
     ours = results.pop("ours")
-    name = f"batch of {count} no-ops, 4 workers, per call"
-    yield Compared(
-        name, ours, unit="us", beside=results, most_times=("PraisonAI", 1 / 3), note="at most a third of PraisonAI"
-    )
+    name, note = f"batch of {count} no-ops, 4 workers, per call", rivals.note or "at most a third of PraisonAI"
+    yield Compared(name, ours, unit="us", beside=results, most_times=("PraisonAI", 1 / 3), note=note)
 
 
 def _batch_once(calls: list[Any]) -> float:
@@ -173,44 +144,12 @@ def _batch_once(calls: list[Any]) -> float:
 
 def _at_once(bench: Bench) -> Iterator[Figure]:
     tool = deadstop.tool(operator.index, timeout=LIMIT_S)
-    with Rivals(workers=THREADS, praison=False) as rivals:
-        executor, pebble = rivals.executor, rivals.pebble
-        candidates: dict[str, Block] = {
-            "ours": _in_threads(lambda: _value(tool.call(7), 7)),
-            "ProcessPoolExecutor": _in_threads(lambda: executor.submit(operator.index, 7).result()),
-        }
-        if pebble is not None:
-            candidates["pebble"] = _in_threads(
-                lambda: pebble.schedule(operator.index, args=(7,), timeout=LIMIT_S).result()
-            )
+    with Rivals("pebble", "ProcessPoolExecutor") as rivals:
+        candidates = {"ours": in_threads(lambda: _value(tool.call(7), 7)), **rivals.blocks("threads")}
         results = in_blocks(bench, candidates, rounds=5, calls=50)
     ours = results.pop("ours")
-    per_call = {name: Series(tuple(value / THREADS for value in series.values)) for name, series in results.items()}
-    whole = Series(tuple(value / THREADS for value in ours.values))
-    yield Figure(f"{THREADS} threads at once, latency over {THREADS}", whole, unit="us", beside=per_call)
-
-
-def _in_threads(call: Callable[[], Any]) -> Block:
-    """So many calls in each of the threads, all at once; the latency of every one of them."""
-
-    def block(count: int) -> list[float]:
-        values: list[float] = []
-        ready = threading.Barrier(THREADS)
-
-        def body() -> None:
-            ready.wait()
-            values.extend(each(call)(count))
-
-        threads = [threading.Thread(target=body) for _ in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if len(values) != THREADS * count:
-            raise RuntimeError("a thread failed")
-        return values
-
-    return block
+    name = f"{THREADS} threads at once: latency / {THREADS}"
+    yield Figure(name, ours, unit="us", beside=results, note=rivals.note)
 
 
 def _large(bench: Bench) -> Iterator[Figure]:

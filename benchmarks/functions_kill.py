@@ -13,15 +13,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
-from typing import Any
 
 import deadstop
 from deadstop.boundary.reaper import descendants
 from deadstop.executor import private
 
 from . import processes
-from .functions_praison import PACKAGE, QUIET
+from .functions_served import QUIET, installed
 from .functions_work import hang, hang_stubborn
 from .harness import Bench, Figure, Series, milliseconds
 
@@ -45,7 +43,7 @@ def _deadlines(bench: Bench) -> Iterator[Figure]:
     rounds = 20 if bench.quick else 120
     dead, served = _ours(rounds)
     beside_dead, beside_served, note = {}, {}, ""
-    if find_spec("pebble") is None:
+    if not installed("pebble"):
         note = "not installed: pebble"
     else:
         for name, function, count in (("pebble", hang, 8), (STUBBORN, hang_stubborn, 2)):
@@ -66,7 +64,11 @@ def _ours(rounds: int) -> tuple[Series, Series]:
         result = hanging.call(HANG_S)
         after = plain.call(7)
         took = milliseconds(start)
-        if result.status is not deadstop.Status.TIMEOUT or after.value != 7 or result.receipt.survivors not in (0, None):
+        if (
+            result.status is not deadstop.Status.TIMEOUT
+            or after.value != 7
+            or result.receipt.survivors not in (0, None)
+        ):
             raise RuntimeError(f"not as it should end: {result} {after}")
         if number >= 3:  # the first ones load what they need
             dead.append(result.receipt.deadline_to_dead_ms)
@@ -118,7 +120,7 @@ def _left_over(bench: Bench) -> Iterator[Figure]:
     """A program of its own: what it reports, when it ends, and what carries its mark afterwards."""
     count = 40 if bench.quick else 200
     ours = _program("ours", count)
-    theirs = _program("praison", count) if find_spec(PACKAGE) is not None else None
+    theirs = _program("praison", count) if installed("PraisonAI") else None
     note = "" if theirs else "not installed: PraisonAI"
 
     def beside(key: str) -> dict[str, Series]:

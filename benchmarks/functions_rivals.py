@@ -1,50 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What function calls are compared with: floors made of system calls and pickle, and other process pools."""
+"""Function calls in turn with what they are compared with: floors made of system calls and pickle, and other pools."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 import struct
-import sys
-import time
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import Any
 
-from .functions_praison import Praison
+from .functions_served import Block, Served, installed
 from .harness import Bench, Series
 
-Block = Callable[[int], list[float]]  #: so many calls, one after another: what each took, in microseconds
 _LENGTH = struct.Struct("=Q")
-
-
-def each(call: Callable[[], Any]) -> Block:
-    """The calls of a block timed one by one."""
-
-    def block(count: int) -> list[float]:
-        values = []
-        for _ in range(count):
-            start = time.perf_counter()
-            call()
-            values.append((time.perf_counter() - start) * 1e6)
-        return values
-
-    return block
-
-
-def together(call: Callable[[], Any]) -> Block:
-    """The calls of a block timed as one: for calls that take no longer than reading the clock."""
-
-    def block(count: int) -> list[float]:
-        repeated = range(count)
-        start = time.perf_counter()
-        for _ in repeated:
-            call()
-        return [(time.perf_counter() - start) * 1e6 / count]
-
-    return block
 
 
 def in_blocks(bench: Bench, candidates: Mapping[str, Block], *, rounds: int, calls: int) -> dict[str, Series]:
@@ -58,22 +28,53 @@ def in_blocks(bench: Bench, candidates: Mapping[str, Block], *, rounds: int, cal
     return {name: Series(tuple(series)) for name, series in values.items()}
 
 
+class Rivals:
+    """Those of these that are installed, each in a process of its own. `note` says which are not; `with` ends them."""
+
+    def __init__(self, *names: str) -> None:
+        self._served = [Served(name) for name in names if installed(name)]
+        missing = [name for name in names if not installed(name)]
+        self.note = f"not installed: {', '.join(missing)}" if missing else ""
+
+    def blocks(self, what: str) -> dict[str, Block]:
+        return {served.name: served.block(what) for served in self._served}
+
+    def __enter__(self) -> Rivals:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for served in self._served:
+            served.close()
+
+
 # -- floors ------------------------------------------------------------------------------------------------------------
 
 
-class PipePingPong:
+class Child:
+    """A forked process; its descriptors are inherited by every later fork, so that only a kill is sure to end it."""
+
+    def start(self, serve: Callable[..., None], *arguments: Any) -> None:
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                serve(*arguments)
+            finally:
+                os._exit(0)
+
+    def close(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+
+class PipePingPong(Child):
     """One byte there and one back, between two processes."""
 
     def __init__(self) -> None:
         there, self._write = os.pipe()
         self._read, back = os.pipe()
-        if os.fork() == 0:
-            _child(self._echo, there, back)
-        os.close(there)
-        os.close(back)
+        self.start(self._echo, there, back)
 
     def _echo(self, there: int, back: int) -> None:
-        os.close(self._write)
         while byte := os.read(there, 1):
             os.write(back, byte)
 
@@ -81,21 +82,13 @@ class PipePingPong:
         os.write(self._write, b"+")
         os.read(self._read, 1)
 
-    def close(self) -> None:
-        os.close(self._write)
-        os.close(self._read)
-        os.wait()
 
-
-class PlainWorker:
+class PlainWorker(Child):
     """The least that a worker can be: a function and its arguments pickled into a packet, its value back."""
 
     def __init__(self) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:
-            self._ours.close()
-            _child(self._serve, theirs)
-        theirs.close()
+        self.start(self._serve, theirs)
 
     def _serve(self, theirs: socket.socket) -> None:
         while packet := theirs.recv(1 << 16):
@@ -106,35 +99,22 @@ class PlainWorker:
         self._ours.send(pickle.dumps((function, arguments), 5))
         return pickle.loads(self._ours.recv(1 << 16))
 
-    def close(self) -> None:
-        self._ours.close()
-        os.wait()
 
-
-class PickleOverPipe:
+class PickleOverPipe(Child):
     """An object there and back, however large: dumps, a pipe, loads, twice."""
 
     def __init__(self) -> None:
         there, self._write = os.pipe()
         self._read, back = os.pipe()
-        if os.fork() == 0:
-            os.close(self._write)
-            _child(self._serve, there, back)
-        os.close(there)
-        os.close(back)
+        self.start(self._serve, there, back)
 
     def _serve(self, there: int, back: int) -> None:
-        while (value := _read_object(there)) is not None:
-            _write_object(back, value)
+        while True:
+            _write_object(back, _read_object(there))
 
     def call(self, value: object) -> object:
         _write_object(self._write, value)
         return _read_object(self._read)
-
-    def close(self) -> None:
-        os.close(self._write)
-        os.close(self._read)
-        os.wait()
 
 
 def _write_object(fd: int, value: object) -> None:
@@ -146,72 +126,9 @@ def _write_object(fd: int, value: object) -> None:
 
 
 def _read_object(fd: int) -> object:
-    head = os.read(fd, _LENGTH.size)
-    if not head:
-        return None
-    size, had = _LENGTH.unpack(head)[0], 0
+    size, had = _LENGTH.unpack(os.read(fd, _LENGTH.size))[0], 0
     packed = bytearray(size)
     view = memoryview(packed)
     while had < size:
         had += os.readv(fd, [view[had:]])
     return pickle.loads(packed)
-
-
-def _child(serve: Callable[..., None], *arguments: Any) -> NoReturn:
-    try:
-        serve(*arguments)
-    finally:
-        os._exit(0)
-
-
-# -- other pools -------------------------------------------------------------------------------------------------------
-
-
-class Rivals:
-    """Those that are installed. `missing` says which are not; `with` ends them."""
-
-    def __init__(self, *, workers: int = 1, praison: bool = True) -> None:
-        self.missing: list[str] = []
-        self.pebble = self._pebble(workers)
-        self.executor = _executor(workers)
-        self.praison = self._praison() if praison else None
-
-    def _pebble(self, workers: int) -> Any:
-        if find_spec("pebble") is None:
-            self.missing.append("pebble")
-            return None
-        from pebble import ProcessPool
-
-        return ProcessPool(max_workers=workers)
-
-    def _praison(self) -> Praison | None:
-        if Praison.missing():
-            self.missing.append("PraisonAI")
-            return None
-        return Praison()
-
-    @property
-    def note(self) -> str:
-        return f"not installed: {', '.join(self.missing)}" if self.missing else ""
-
-    def __enter__(self) -> Rivals:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self.pebble is not None:
-            self.pebble.stop()
-            self.pebble.join()
-        if self.praison is not None:
-            self.praison.close()
-        self.executor.shutdown()
-
-
-def _executor(workers: int) -> Any:
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
-
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("fork"))
-
-
-def python() -> str:
-    return f"Python {sys.version_info.major}.{sys.version_info.minor}"

@@ -310,9 +310,13 @@ print(re.compile(r"(\\d+)-(\\d+)", re.I).fullmatch("12-34").groups())
 try: re.match("(", "a")
 except re.error as e: print(e)
 print(list(itertools.product("ab", repeat=2)), list(itertools.permutations(range(3), 2)))
+print(list(itertools.cycle("")), list(itertools.islice(itertools.cycle("ab"), 3)))
 print(list(itertools.accumulate(range(1, 5), lambda a, b: a * b)), list(itertools.starmap(pow, [(2, 3)])))
 print(list(itertools.combinations("abc", r=2)))
 random.seed(1); print(random.sample(range(10 ** 12), 3), random.choices("ab", k=3), random.getrandbits(8) >= 0)
+import decimal
+decimal.getcontext().prec = 20_000
+print(len(str(decimal.Decimal(2).sqrt())), decimal.Decimal(3) ** 4, decimal.Decimal(2).ln(decimal.Context(prec=9)))
 print(statistics.mean(range(10)), list(zip(*[iter(range(6))] * 2)), any(range(10 ** 12)), all(range(10 ** 12)))
 """,
     "imports": """
@@ -336,10 +340,25 @@ def f(x):
     return g(y)
 def g(y):
     return y / 0 ** 2
+class Chain:
+    def a(self, n): return self
+    def b(self, n): return n / 0
+def h():
+    return (
+        Chain()
+        .a(1)
+        .b(
+            2
+        )
+    )
+import sys
+try:
+    h()
+except ZeroDivisionError:
+    print([(fr.name, fr.lineno) for fr in traceback.extract_tb(sys.exc_info()[2]) if fr.filename == "prog"])
 try:
     f(3)
 except ZeroDivisionError:
-    import sys
     print([(fr.name, fr.lineno) for fr in traceback.extract_tb(sys.exc_info()[2]) if fr.filename == "prog"])
 """,
     "loops": """

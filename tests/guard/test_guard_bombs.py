@@ -107,6 +107,7 @@ BOMBS = [
     ("materialisation", "(1).to_bytes(10**10, 'big')"),
     ("materialisation", "import collections, itertools\ncollections.deque(itertools.repeat(1))"),
     ("materialisation", "import itertools\nlist(itertools.count())"),
+    ("materialisation", "import itertools\nlist(itertools.cycle('ab'))"),
     ("materialisation", "import itertools\nlist(itertools.product(range(1000), repeat=4))"),
     ("materialisation", "import itertools\nlist(itertools.permutations(range(14)))"),
     ("materialisation", "import itertools\nlist(itertools.combinations(range(60), 30))"),
@@ -127,7 +128,9 @@ BOMBS = [
     ("iteration", "import statistics\nstatistics.mean(range(10**8))"),
     ("iteration", "import functools\nfunctools.reduce(lambda a, b: a + b, range(10**9))"),
     ("precision", "import decimal\ndecimal.getcontext().prec = 10**7\ndecimal.Decimal(2).sqrt()"),
-    ("precision", "import decimal\ndecimal.getcontext().prec = 10**7\ndecimal.Decimal(2) ** decimal.Decimal('0.5')"),
+    ("precision", "import decimal\ndecimal.getcontext().prec = 10**4\ndecimal.Decimal(2) ** decimal.Decimal('0.5')"),
+    ("precision", "import decimal\ndecimal.Decimal(2).ln(decimal.Context(prec=20_000))"),
+    ("precision", "import decimal\nd = decimal.Decimal(2)\ne = d.exp\ndecimal.getcontext().prec = 10**5\ne()"),
     ("decompression", "import zlib\nd = zlib.compress(bytes(100_000_000))\n#---\nzlib.decompress(d)"),
     ("decompression", "import zlib\nd = zlib.compress(bytes(100_000_000))\n#---\nzlib.decompressobj().decompress(d)"),
     ("decompression", "import gzip\nd = gzip.compress(bytes(50_000_000))\n#---\ngzip.decompress(d)"),
@@ -154,7 +157,7 @@ for index, source in enumerate(json.load(sys.stdin)):
     namespace = {}
     exec(before, namespace)
     code = guard.compile("\\n" * (before + found).count("\\n") + after)
-    start = time.perf_counter()
+    start = time.process_time()  # others may be using this machine
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             exec(code, namespace)
@@ -164,7 +167,7 @@ for index, source in enumerate(json.load(sys.stdin)):
         said = [refusal.kind, str(refusal), refusal.line]
     except BaseException as error:
         said = [repr(error), "", 0]
-    print(json.dumps([index, (time.perf_counter() - start) * 1000, *said]), flush=True)
+    print(json.dumps([index, (time.process_time() - start) * 1000, *said]), flush=True)
 """
 
 

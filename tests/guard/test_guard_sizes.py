@@ -125,3 +125,10 @@ def test_nothing_too_large_for_a_float_breaks_an_estimate() -> None:
         assert len(guard.check(source)) == 1
         assert len(str(guard.check(source)[0])) < 400
     assert sys.get_int_max_str_digits() > 0
+
+
+def test_a_range_of_very_many_is_estimated_without_walking_it() -> None:
+    truth = math.prod(range(1, 30_000, 7))
+    assert abs(sizes.range_product_bits(range(1, 30_000, 7), 1000) - truth.bit_length()) <= 1
+    assert abs(sizes.range_product_bits(range(-29_995, 0, 7), 1000) - math.prod(range(-29_995, 0, 7)).bit_length()) <= 1
+    assert sizes.range_product_bits(range(1, 10**12, 7), 4_000_000) > 10**12

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from io import BytesIO
 from types import CodeType, FunctionType, GeneratorType
 from typing import Any, NoReturn
@@ -23,12 +24,12 @@ class Unavailable:
     """Stands in the worker for a tool or variable of the caller's that could not be sent. Any use says so."""
 
     def __init__(self, name: str, reason: str) -> None:
-        self.__dict__.update(_name=name, _reason=reason)
+        self.name, self.reason = name, reason
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(
-            f"'{self._name}' cannot be used here: the code runs in a process of its own, and it cannot be sent there "
-            f"({self._reason})"
+            f"'{self.name}' cannot be used here: the code runs in a process of its own, and it cannot be sent there "
+            f"({self.reason})"
         )
 
     __call__ = __getitem__ = __iter__ = __len__ = __bool__ = __contains__ = _refuse
@@ -39,7 +40,7 @@ class Unavailable:
         self._refuse()
 
     def __repr__(self) -> str:
-        return f"<'{self._name}', which could not be sent to this process>"
+        return f"<'{self.name}', which could not be sent to this process>"
 
 
 class StayedInWorker:
@@ -56,7 +57,7 @@ class StayedInWorker:
 
 
 class FunctionOfTheModel:
-    """Stands for a function that the model wrote: `__name__` and `__source__`, and not the code, which is not run here."""
+    """Stands for a function that the model wrote: its `__name__` and `__source__`, without its code."""
 
     def __init__(self, name: str, source: str) -> None:
         self.__name__, self.__source__ = name, source
@@ -68,7 +69,7 @@ class FunctionOfTheModel:
         return f"<function {self.__name__}, written by a model>"
 
 
-# -- whose code it is ---------------------------------------------------------------------------------------------------
+# -- whose code it is --------------------------------------------------------------------------------------------------
 
 
 def written_by_a_model(value: object) -> bool:
@@ -79,14 +80,17 @@ def written_by_a_model(value: object) -> bool:
 
 
 def _class_written_by_a_model(value: object) -> bool:
-    return isinstance(value, type) and any(map(written_by_a_model, vars(value).values()))
+    if not isinstance(value, type):
+        return False
+    made_there = value.__module__ == upstream.__name__ and getattr(upstream, value.__name__, None) is not value
+    return made_there or any(map(written_by_a_model, vars(value).values()))
 
 
-# -- pickling -----------------------------------------------------------------------------------------------------------
+# -- pickling ----------------------------------------------------------------------------------------------------------
 
 
 def dump(value: object) -> bytes:
-    """By value where it has no importable name; generators too, as far as that is possible. Raises what pickling raises."""
+    """By value what has no importable name, and generators as far as that is possible. Raises what pickling raises."""
     if type(value) in _ATOMS:
         return pickle.dumps(value, 5)
     file = BytesIO()
@@ -152,19 +156,23 @@ class _Picklers:
                     name, source = value.__name__, getattr(value, "__source__", "")  # type: ignore[attr-defined]
                     return FunctionOfTheModel, (name, source)
                 if _class_written_by_a_model(value):
-                    raise pickle.PicklingError("its class has code that a model wrote, which is not run elsewhere")
+                    raise pickle.PicklingError(
+                        "a model wrote its class, and what a model wrote is only used in the worker"
+                    )
                 return base.reducer_override(self, value)
 
             cls.made["data"] = type("DataPickler", (base,), {"reducer_override": reducer_override})
         return cls.made["data"]
 
 
-# -- generators ---------------------------------------------------------------------------------------------------------
+# -- generators --------------------------------------------------------------------------------------------------------
 
 
 def _generator_code() -> CodeType | None:
     """The code of the generators that the interpreter makes of generator expressions."""
-    function = getattr(upstream.evaluate_generatorexp, "__wrapped__", upstream.evaluate_generatorexp)
+    function = getattr(upstream, "evaluate_generatorexp", None)
+    if type(function) is not FunctionType:  # before 1.21 there are none
+        return None
     codes = [const for const in function.__code__.co_consts if isinstance(const, CodeType)]
     return codes[0] if len(codes) == 1 else None
 
@@ -175,27 +183,24 @@ _GENERATOR_PARTS = ("genexp", "state", "static_tools", "custom_tools", "authoriz
 
 def _reduce_generator(generator: GeneratorType[Any, Any, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """One that has not begun is what it is made of; one that has begun has a frame, which cannot be taken along."""
-    frame = generator.gi_frame
-    if generator.gi_code is _GENERATOR_CODE and frame is not None and not generator.gi_suspended and frame.f_lasti < 20:
-        parts = [frame.f_locals.get(name, frame) for name in _GENERATOR_PARTS]
-        if frame not in parts and not _has_begun(generator):
-            return upstream.evaluate_generatorexp, tuple(parts)
+    created = inspect.getgeneratorstate(generator) == inspect.GEN_CREATED
+    if created and generator.gi_code is _GENERATOR_CODE and generator.gi_frame is not None:
+        found = generator.gi_frame.f_locals
+        if all(name in found for name in _GENERATOR_PARTS):
+            return upstream.evaluate_generatorexp, tuple(found[name] for name in _GENERATOR_PARTS)
     return begun_generator, (generator.__name__,)
-
-
-def _has_begun(generator: GeneratorType[Any, Any, Any]) -> bool:
-    import inspect
-
-    return inspect.getgeneratorstate(generator) != inspect.GEN_CREATED
 
 
 def begun_generator(name: str) -> Generator[Any, None, None]:
     """A generator that only says what became of the one it stands for."""
-    raise TypeError(f"the generator {name} had begun in another process, and cannot go on here")
-    yield
+    yield from _refused(f"the generator {name} had begun in another process, and cannot go on here")
 
 
-# -- what a step gives --------------------------------------------------------------------------------------------------
+def _refused(why: str) -> Iterator[Any]:
+    raise TypeError(why)
+
+
+# -- what a step gives -------------------------------------------------------------------------------------------------
 
 
 def give(value: object, *, plain: bool) -> tuple[str, Any, str, str]:

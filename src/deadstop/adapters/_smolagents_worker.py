@@ -7,6 +7,7 @@ happens inside the call, so that the kill covers it.
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from typing import Any
 
@@ -16,6 +17,13 @@ from ._smolagents_values import StayedInWorker, Told, Unavailable, dump, dump_ea
 
 # The interpreter's own limits: whoever has changed them in the caller's process means the code that is run here.
 CONSTANTS = ("MAX_OPERATIONS", "MAX_WHILE_ITERATIONS", "ALLOWED_DUNDER_METHODS", "DANGEROUS_FUNCTIONS")
+
+# Before 1.24 the interpreter has no limit of its own that would have to be taken off.
+_UNTIMED = (
+    {"timeout_seconds": None}
+    if "timeout_seconds" in inspect.signature(upstream.evaluate_python_code).parameters
+    else {}
+)
 
 Parts = dict[str, tuple[dict[str, bytes], dict[str, str]]]
 
@@ -30,8 +38,8 @@ class Interpreter:
         self.static_tools: dict[str, Any] | None = None
         self.given: set[str] = {"__name__"}
 
-    def receive(self, parts: Parts) -> list[str]:
-        """Tools, functions and variables from the caller. Returns the names of those that could not be had here."""
+    def receive(self, parts: Parts) -> dict[str, str]:
+        """Tools, functions and variables from the caller. Returns which of them cannot be used here, and why."""
         loaded = {kind: load_each(*packed) for kind, packed in parts.items()}
         variables = loaded.pop("variables", {})
         self.given |= variables.keys()
@@ -39,7 +47,7 @@ class Interpreter:
         if loaded:
             self.static_tools = {**loaded["tools"], **upstream.BASE_PYTHON_TOOLS, **loaded["functions"]}
         everything = {**variables, **(self.static_tools or {})}
-        return [name for name, value in everything.items() if isinstance(value, Unavailable)]
+        return {name: value.reason for name, value in everything.items() if type(value) is Unavailable}
 
     def run(self, code: str, settings: dict[str, Any]) -> dict[str, Any]:
         use_constants(settings["constants"])
@@ -48,7 +56,7 @@ class Interpreter:
             value, answer["final"] = upstream.evaluate_python_code(
                 code, static_tools=self.static_tools, custom_tools=self.custom_tools, state=self.state,
                 authorized_imports=settings["imports"], max_print_outputs_length=settings["max_prints"],
-                timeout_seconds=None,
+                **_UNTIMED,
             )  # fmt: skip
             answer["value"] = give(value, plain=settings["plain"])
         except BaseException as problem:  # `raise SystemExit` is a way to fail like any other here
@@ -67,6 +75,11 @@ def failure(problem: BaseException) -> str:
     return str(problem) if isinstance(problem, upstream.InterpreterError) else f"{type(problem).__name__}: {problem}"
 
 
+def constants() -> dict[str, Any]:
+    """The interpreter's own limits, as they are in this process."""
+    return {name: getattr(upstream, name) for name in CONSTANTS if hasattr(upstream, name)}
+
+
 def use_constants(constants: dict[str, Any]) -> None:
     for name, value in constants.items():
         setattr(upstream, name, value)
@@ -83,7 +96,7 @@ def serve(operation: str, *arguments: Any) -> Any:
     return getattr(here, operation)(*arguments)
 
 
-def prepare(epoch: str, fresh: bool, parts: Parts) -> list[str] | None:
+def prepare(epoch: str, fresh: bool, parts: Parts) -> dict[str, str] | None:
     """Begin anew (`fresh`), or add to what there is; None if that is not there any more."""
     global _interpreter
     if fresh:
@@ -100,14 +113,14 @@ def step(epoch: str, code: str, settings: dict[str, Any]) -> dict[str, Any] | No
     return _interpreter.run(code, settings)
 
 
-def look(epoch: str, name: str, plain: bool) -> Any:
-    """The value of a variable; None if there is none."""
+def look(epoch: str, name: str, plain: bool) -> tuple[Any, ...] | None:
+    """The value of a variable, as `give` gives it; () if there is none, None if its interpreter is gone."""
     if _interpreter is None or _interpreter.epoch != epoch:
         return None
     for space in (_interpreter.state, _interpreter.custom_tools):
         if name in space:
             return give(space[name], plain=plain)
-    return None
+    return ()
 
 
 def evaluate(packed: bytes, settings: dict[str, Any]) -> tuple[str | None, bytes]:
@@ -120,11 +133,11 @@ def evaluate(packed: bytes, settings: dict[str, Any]) -> tuple[str | None, bytes
     value, final, error = None, False, None
     try:
         value, final = upstream.evaluate_python_code(
-            asked["code"], tools, custom, state, settings["imports"], settings["max_prints"], timeout_seconds=None
+            asked["code"], tools, custom, state, settings["imports"], settings["max_prints"], **_UNTIMED
         )
     except BaseException as problem:
         error = failure(problem)
-    state = {name: each for name, each in state.items() if not isinstance(each, Unavailable)}
+    state = {name: each for name, each in state.items() if type(each) is not Unavailable}
     return error, _all_of({"state": state, "custom": custom, "value": value, "final": final})
 
 

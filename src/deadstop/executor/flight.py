@@ -97,10 +97,9 @@ class Flight:
 
     # -- start -------------------------------------------------------------------------------------------------------
 
-    def load(self) -> ToolResult | None:
+    def load(self, number: int, body: bytes) -> ToolResult | None:
         """Make the function known to the worker. Not part of the call's own time; a result if that ends it."""
         worker = self.worker
-        number, _, body = self.call.tool.sent.target()
         worker.number += 1
         self.started_at = clock.now_iso()
         until = min(_monotonic() + SPAWN_S, self.call.outer_end())
@@ -393,8 +392,7 @@ class Flight:
             return Late("value", f"<cannot be loaded: {problem}>"[:1000], after)
 
     def _drop_worker(self) -> None:
-        self.worker.slot.end()
-        self.pool.lose(self.worker, replace=True)
+        self.pool.lose(self.worker, replace=True)  # its slot is the supervisor's again, and may have a new call in it
 
     def lost(self, why: str) -> ToolResult:
         """No report has come in time: end the worker from here. If none comes even then, the supervisor goes, too."""
@@ -402,7 +400,7 @@ class Flight:
         worker.kill_from_here()
         result = self._late_report()
         if result is not None:
-            return result
+            return ToolResult.made({**vars(result), "degraded": (*result.degraded, f"{why}: the caller ended it")})
         overdue = now >= self.end
         supervisor.kill(self.pool.process)
         shown = bool(wait_readable([worker.exit_fd], PROOF_S)) and worker.namespace

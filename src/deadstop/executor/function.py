@@ -93,15 +93,13 @@ def launch(asked: Call, pool: Pool | KeptWorker, worker: Worker, queued: float) 
     try:
         sent = asked.tool.sent
         target: Target
-        number, target, _ = sent.target()
-        if number not in worker.known and pool.has_loaded(worker, sent.module):
-            worker.known.add(number)
-            target = (number, sent.place)  # it only has to be looked up: no need to ask first
-        elif number not in worker.known:
-            ended = flight.load()
-            if ended is not None:
+        number, target, body = sent.target()
+        if number not in worker.known:
+            if pool.has_loaded(worker, sent.module):
+                target = (number, sent.place)  # it only has to be looked up: no need to ask first
+                worker.known.add(number)
+            elif (ended := flight.load(number, body)) is not None:
                 return ended if not flight.died_unsent else flight
-            number, target, _ = sent.target()
         end, limit = asked.resolve()
         if end <= _monotonic():
             pool.give(worker)

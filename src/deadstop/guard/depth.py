@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources that nest deep, such as a sum of two thousand terms: the compiler takes them, so the guard must too."""
+"""Sources that nest deep, such as a sum of a thousand terms: the compiler takes them, so the guard must too."""
 
 from __future__ import annotations
 

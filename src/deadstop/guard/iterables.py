@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count, cycle, repeat
+from itertools import count, repeat
 from math import comb, inf, log2, perm
 from operator import length_hint
 from types import GeneratorType
@@ -25,6 +25,8 @@ _HINTED = frozenset(type(iter(each)) for each in _EXAMPLES) | {
     type(reversed(range(1 << 70))),
 }
 
+_OF_KEYS = frozenset({dict, set, frozenset, type({}.keys()), type({}.items())})
+
 # The objects of itertools do not tell what they will give; those that give very many are noted when they are made.
 # The object itself is kept too, or its id could come to mean another one.
 _noted: dict[int, tuple[object, float]] = {}
@@ -33,10 +35,11 @@ _NOTED_AT_MOST = 16
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """At least `steps` elements are looked at; `given` says whether each of them is also given."""
+    """At least `steps` elements are looked at. `given`: each of them is given too. `distinct`: no two are equal."""
 
     steps: float
     given: bool = True
+    distinct: bool = False
 
 
 def range_length(numbers: range) -> int:
@@ -50,9 +53,9 @@ def length(iterable: Any, depth: int = 8) -> Length | None:
     if type(kind) is not type:  # a class of somebody's own, whose metaclass may have an opinion on equality
         return None
     if kind is range:
-        return Length(range_length(iterable))
+        return Length(range_length(iterable), distinct=True)
     if kind in _SIZED:
-        return Length(len(iterable))
+        return Length(len(iterable), distinct=kind in _OF_KEYS)
     if kind in _HINTED:
         return Length(_hint(iterable))
     if depth and kind in (map, zip, filter, enumerate):
@@ -61,7 +64,7 @@ def length(iterable: Any, depth: int = 8) -> Length | None:
         return _generated(iterable, depth - 1)
     if kind is repeat:
         return Length(_repeats(iterable))
-    if kind in (count, cycle):
+    if kind is count:
         return Length(inf)
     noted = _noted.get(id(iterable))
     return Length(noted[1]) if noted and noted[0] is iterable else None
@@ -90,6 +93,8 @@ def itertools_length(name: str, sources: Sequence[Any], chosen: Any) -> float | 
         if each is None or each.steps == inf:
             return None
         total *= each.steps
+    if name == "cycle":
+        return inf if total else 0
     if name == "product":
         return float(total) ** int(chosen) if total < 2 or chosen * log2(total) < 1000 else inf
     return _choices(name, int(total), chosen)

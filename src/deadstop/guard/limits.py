@@ -34,8 +34,8 @@ class GuardLimits:
     """Times that an output may be larger than its input, once it is larger than 10 MB."""
     regex_steps: int = 10_000_000
     """Steps of a pattern that can need 2**n of them for n characters."""
-    decimal_digits: int = 1_000_000
-    """Digits of precision with which a root, a power or a logarithm of a Decimal is computed."""
+    decimal_digits: int = 5_000
+    """Digits of an exponential, a logarithm or a power of a Decimal; a square root may have twenty times as many."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

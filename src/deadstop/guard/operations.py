@@ -45,7 +45,7 @@ _HERE = __name__.rpartition(".")[0]
 def refuse(kind: str, what: str, estimate: float, limit: float, unit: str, alternative: str) -> NoReturn:
     """Raise GuardError for the nearest line that is not the guard's own."""
     frame = sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith(_HERE):
+    while frame.f_back and str(frame.f_globals.get("__name__")).startswith(_HERE):
         frame = frame.f_back
     raise GuardError(refusal(kind, what, estimate, limit, unit, alternative, frame.f_lineno))
 
@@ -152,13 +152,14 @@ def _repetition(sequence: Any, count: int, times: int, unit: int, limits: GuardL
 
 
 def _check_decimal(left: Any, right: Any, limits: GuardLimits) -> None:
-    if "decimal" in (type(left).__module__, type(right).__module__):
-        check_precision("a power of a Decimal", limits)
+    if "decimal" in (type(left).__module__, type(right).__module__) and type(right) is not int:
+        check_precision("this power of a Decimal", limits.decimal_digits)
 
 
-def check_precision(what: str, limits: GuardLimits) -> None:
-    """Refuse a costly operation on Decimals by the precision alone, which is conservative."""
-    digits = sys.modules["decimal"].getcontext().prec if "decimal" in sys.modules else 0
-    if digits > limits.decimal_digits:
+def check_precision(what: str, limit: int, context: Any = None) -> None:
+    """Refuse what is computed to all the digits of a decimal context with many. It may need fewer: conservative."""
+    if context is None and "decimal" in sys.modules:
+        context = sys.modules["decimal"].getcontext()
+    if context is not None and context.prec > limit:
         text = f"{what} would be computed to"
-        refuse("precision", text, digits, limits.decimal_digits, "digits", "a smaller decimal.getcontext().prec")
+        refuse("precision", text, context.prec, limit, "digits", "a smaller decimal.getcontext().prec")

@@ -49,9 +49,10 @@ def compile_guarded(
     """`source` as a code object that raises GuardError before it does something over `limits`.
 
     Run it with exec() or eval(), in any namespace: values, exceptions, line numbers and the order of evaluation are
-    those of the plain code. Source text that it hands to eval() or exec() is guarded as well. Raises SyntaxError or
-    ValueError where compile() does. It is no sandbox and bounds nothing that it does not see (docs/guard.md lists it);
-    and because it carries its checks with it, marshal cannot write the code object to a file.
+    those of the plain code. Source text that it hands to eval() or exec() is guarded as well. It is no sandbox, and it
+    bounds nothing that it does not see (docs/guard.md lists it). The code object carries its checks with it, so marshal
+    cannot write it to a file. Raises SyntaxError or ValueError where compile() does, and RecursionError for a source
+    that nests too deep to become a syntax tree.
     """
     return compile_source(source, filename, mode, limits, 0)
 
@@ -136,8 +137,13 @@ class _Rewriter(ast.NodeTransformer):
                 node.args[0] = _call(node.args[0], "source", again, node.args[0], flags)
             if callee.id in self.harmless:
                 return node
-        elif isinstance(callee, ast.Attribute) and callee.attr in _HARMLESS_METHODS:
-            return node
+        elif isinstance(callee, ast.Attribute):
+            if callee.attr in _HARMLESS_METHODS:
+                return node
+            if callee.end_lineno and callee.end_lineno > callee.lineno:
+                # The compiler puts a method call on the line of the method's name; ours no longer looks like one.
+                node.lineno = callee.end_lineno
+                node.col_offset = max(0, (callee.end_col_offset or 0) - len(callee.attr))
         node.func = _call(callee, "fn", node.func)
         return node
 

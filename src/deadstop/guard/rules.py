@@ -130,9 +130,9 @@ def _getrandbits(checks: Checks, _self: Any, k: Any) -> None:
 # Iterables.
 
 
-def _collects(name: str, unit: int = 8) -> Rule:
+def _collects(name: str, unit: int = 8, *, keys: bool = False) -> Rule:
     def check(checks: Checks, iterable: Any = (), *_rest: Any, **_options: Any) -> None:
-        check_collected(checks, f"{name} of it", iterable, unit=unit)
+        check_collected(checks, f"{name} of it", iterable, unit=unit, keys=keys)
 
     return Rule(check)
 
@@ -172,7 +172,7 @@ def _extend(checks: Checks, _list: Any, iterable: Any) -> None:
 
 
 def _fromkeys(checks: Checks, _dict: Any, iterable: Any, _value: Any = None) -> None:
-    check_collected(checks, "a dict of it", iterable)
+    check_collected(checks, "a dict of it", iterable, unit=26, keys=True)
 
 
 def _join(checks: Checks, separator: Any, parts: Any) -> None:
@@ -252,7 +252,8 @@ def _format(checks: Checks, value: Any, spec: Any = "") -> None:
 
 
 def _str_format(checks: Checks, template: Any, *args: Any, **kwargs: Any) -> None:
-    ops.check_text("str.format", format_width(template, args, kwargs), checks.limits)
+    if ":" in template:
+        ops.check_text("str.format", format_width(template, args, kwargs), checks.limits)
 
 
 def _format_map(checks: Checks, template: Any, mapping: Any) -> None:
@@ -284,8 +285,13 @@ def _to_bytes(checks: Checks, _number: Any, length: Any = 1, *_rest: Any, **_opt
     check_length(checks, "it", length)
 
 
-def _decimal(checks: Checks, *_args: Any, **_options: Any) -> None:
-    ops.check_precision("this function of a Decimal", checks.limits)
+def _decimal(what: str, *, times: int = 1) -> Rule:
+    def check(checks: Checks, *args: Any, context: Any = None) -> None:
+        given = next((each for each in args[1:] if hasattr(each, "prec")), context)
+        if not (what == "power" and type(args[1]) is int):  # which costs a few multiplications
+            ops.check_precision(f"this {what} of a Decimal", checks.limits.decimal_digits * times, given)
+
+    return Rule(check)
 
 
 # What is watched.
@@ -315,7 +321,7 @@ def _functions() -> dict[str, dict[str, Rule]]:
     power, product, shift, template = Rule(_pow), Rule(_mul), Rule(_shift), Rule(_mod)
     return {
         "builtins": {name: _collects(f"a {name}") for name in ("list", "tuple")}
-        | {name: _collects(f"a {name}", 26) for name in ("set", "frozenset")}
+        | {name: _collects(f"a {name}", 26, keys=True) for name in ("set", "frozenset")}
         | {name: _takes(name) for name in ("sum", "min", "max")}
         | {
             "sorted": _collects("a sorted list"),
@@ -338,7 +344,9 @@ def _functions() -> dict[str, dict[str, Rule]]:
         | {"Random.randbytes": _sized_by(1, "random bytes")},
         "os": {"urandom": _sized_by(0, "random bytes")},
         "importlib": {"import_module": Rule(_nothing, _import)},
-        "decimal": {f"Decimal.{name}": Rule(_decimal) for name in ("sqrt", "exp", "ln", "log10", "__pow__")},
+        "decimal": {f"Decimal.{name}": _decimal("logarithm") for name in ("ln", "log10")}
+        | {"Decimal.exp": _decimal("exponential"), "Decimal.__pow__": _decimal("power")}
+        | {"Decimal.sqrt": _decimal("square root", times=20)},
         "re": by_search,
         "zlib": {"decompress": unpacks("zlib")},
         "gzip": {"decompress": unpacks("gzip")},
@@ -352,7 +360,7 @@ def _functions() -> dict[str, dict[str, Rule]]:
     }
 
 
-_CHOOSERS = ("product", "permutations", "combinations", "combinations_with_replacement")
+_CHOOSERS = ("cycle", "product", "permutations", "combinations", "combinations_with_replacement")
 
 
 def _methods() -> list[tuple[str, tuple[type, ...], Rule]]:

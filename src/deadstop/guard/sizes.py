@@ -69,10 +69,18 @@ def range_product_bits(numbers: range, limit: int) -> float | None:
     count = 1 + (numbers[-1] - numbers[0]) // numbers.step
     if abs(numbers.step) == 1:
         return permutation_bits(high, count, limit)
-    if count * (low.bit_length() - 1) > limit:
-        return count * (low.bit_length() - 1)
     if count * high.bit_length() <= limit:
         return None
+    step = abs(numbers.step)
+    if high < _HUGE and (numbers[0] < 0) == (
+        numbers[-1] < 0
+    ):  # step ** count * gamma(low/step + count) / gamma(low/step)
+        parts = (count * log2(step), lgamma(low / step + count) / _LOG_2, lgamma(low / step) / _LOG_2)
+        logarithm = parts[0] + parts[1] - parts[2]
+        if logarithm - 8 * _EPSILON * (parts[0] + abs(parts[1]) + abs(parts[2])) > limit:
+            return floor(logarithm) + 1
+    if count * (low.bit_length() - 1) > limit:
+        return count * (low.bit_length() - 1)
     return sequence_product_bits(numbers, limit)
 
 

@@ -40,7 +40,7 @@ _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 _UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
     ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert, ast.Not: operator.not_,
 }  # fmt: skip
-_MADE = (range, zip, enumerate, iter, reversed, itertools.count, itertools.repeat, itertools.cycle)
+_MADE = (range, zip, enumerate, iter, reversed, itertools.count, itertools.repeat)
 _MAPPED = (bool, str, int, float, abs, repr)
 _PATTERN_CALLS = ("compile", "match", "search", "fullmatch", "findall", "finditer", "split", "sub", "subn")
 

@@ -123,11 +123,11 @@ def check_steps(what: str, found: Length, limits: GuardLimits) -> None:
         )
 
 
-def check_collected(checks: Checks, what: str, iterable: Any, *, unit: int = 8) -> None:
-    """Refuse to put all elements of `iterable` into a container."""
+def check_collected(checks: Checks, what: str, iterable: Any, *, unit: int = 8, keys: bool = False) -> None:
+    """Refuse to put all elements of `iterable` into a container; one with `keys` holds equal ones once."""
     found = length(iterable)
     if found is not None:
-        if found.given:
+        if found.given and (found.distinct or not keys):
             slots(found.steps, what, checks.limits, _COLLECT, unit=unit)
         check_steps(what, found, checks.limits)
 

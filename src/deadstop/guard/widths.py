@@ -59,7 +59,7 @@ def percent_width(template: str | bytes | bytearray, values: Any) -> int:
     for _name, width, precision, letter in _PERCENT.findall(text):
         if letter == "%":
             continue
-        for part, counts in ((width, True), (precision, letter not in "sra")):
+        for part, counts in ((width, True), (precision, letter not in "sracb")):
             if part == "*":
                 part, position = _taken(given, position), position + 1
             total += _count(part) if counts else 0
@@ -73,7 +73,7 @@ def format_width(template: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     Fields that look into a value count as numbers where the spec has the type letter of one ("{0.name:>{1}d}").
     """
     total = automatic = 0
-    for _literal, name, spec, _conversion in formatter_parser(template):
+    for _literal, name, spec, conversion in formatter_parser(template):
         if name is None:
             continue
         if not name:
@@ -85,7 +85,7 @@ def format_width(template: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
                 if not inner:
                     inner, automatic = str(automatic), automatic + 1
                 filled += _shown(_field(inner, args, kwargs))
-        value = _field(name, args, kwargs)
+        value = "" if conversion else _field(name, args, kwargs)  # one that is converted is text by then
         total += spec_width(value, filled)
     return total
 

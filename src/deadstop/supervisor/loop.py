@@ -10,6 +10,7 @@ import heapq
 import os
 import select
 import time
+from collections import deque
 from collections.abc import Callable
 
 from .. import clock
@@ -18,6 +19,7 @@ from ..boundary import timers
 # The loop woke up this much later than it meant to: this process itself was stopped, or the machine slept.
 GAP_S = 0.25
 PRECISE_S = 1.0  # waits shorter than this end to the microsecond: epoll alone rounds up to the next millisecond
+CHORE_S = 0.05
 LONGEST_WAIT_S = 86_400.0  # what epoll takes is bounded; waking for nothing once a day is not a cost
 
 
@@ -46,6 +48,7 @@ class Loop:
         self._writers: dict[int, Callable[[], object]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = 0
+        self._chores: deque[tuple[float, Callable[[], object]]] = deque()
         self.children: set[int] = set()  # processes of ours that a sweep for orphans must spare, with all below them
         self.gap_s = 0.0  # total time this process did not run when it should have
 
@@ -81,9 +84,18 @@ class Loop:
         heapq.heappush(self._timers, (when, self._count, timer))
         return timer
 
+    def later(self, chore: Callable[[], object]) -> None:
+        """Do this when nothing else is to be done, one such thing at a time, but do it within CHORE_S.
+
+        For what takes milliseconds and is not urgent: a deadline must not wait behind twenty new boundaries.
+        """
+        self._chores.append((clock.monotonic() + CHORE_S, chore))
+
     def step(self) -> None:
         """Wait for the next thing that happens and handle it."""
         due = self._next_due()
+        if self._chores:
+            due = clock.monotonic() if due is None else min(due, clock.monotonic())
         wait = LONGEST_WAIT_S if due is None else min(LONGEST_WAIT_S, max(0.0, due - clock.monotonic()))
         if due is not None and 0 < wait < PRECISE_S and due != self._armed:
             self._alarm.arm(due)
@@ -91,7 +103,7 @@ class Loop:
         asleep_before = time.clock_gettime(time.CLOCK_BOOTTIME) - clock.monotonic()
         events = self._poll.poll(wait)
         now = clock.monotonic()
-        if due is not None and now - due > GAP_S:
+        if due is not None and now - due > GAP_S and not self._chores:
             self.gap_s += now - due
         asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - now - asleep_before
         if asleep > GAP_S:
@@ -105,6 +117,8 @@ class Loop:
             if event & ~select.EPOLLIN and writer and self._writers.get(fd) is writer:
                 writer()
             self._run_timers(clock.monotonic())
+        if self._chores and (not told or self._chores[0][0] <= now):
+            self._chores.popleft()[1]()
 
     def _next_due(self) -> float | None:
         while self._timers and self._timers[0][2].callback is None:

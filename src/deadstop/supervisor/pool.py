@@ -69,7 +69,7 @@ class Pool:
                 return
             order = marshal.loads(got[0])
             if order[0] == "more":
-                self.make()
+                self.loop.later(self.make)
             elif order[0] == "warm" and self.place.isolation == "process":
                 self.server.warm(self.interpreter, order[1])
 
@@ -149,12 +149,13 @@ class Pool:
 
     def gone(self, worker: Worker) -> None:
         self.workers.discard(worker)
+        worker.slot.end()
         self.free_slots.append(worker.slot.number)
         room = worker.room
         if room in self.server.rooms:
             self.server.rooms.remove(room)
-        if worker.leader_fd >= 0 or worker.reason in ("unused", "owner_gone"):
-            return  # it had been handed over
+        if worker.handed_over or worker.reason in ("unused", "owner_gone"):
+            return
         if room.failed and not self.fallback and self.place.isolation == "process":
             self.fallback = True  # the namespaces were given and turned out to be of no use
             self.make()

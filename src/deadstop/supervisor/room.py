@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 from .. import clock
 from ..boundary import reaper
@@ -164,12 +165,13 @@ class Room:
     def _clear(self, boundary: Boundary) -> None:
         """Give back descriptors at once, and the cgroup as soon as the kernel lets go of it."""
         boundary.close()
-        self._release(boundary, RELEASE_TRIES)
+        self.loop.later(partial(self._release, boundary, RELEASE_TRIES))
 
     def _release(self, boundary: Boundary, tries: int) -> None:
         self.released = boundary.release()
         if not self.released and tries:
-            self.loop.at(clock.monotonic() + RELEASE_EVERY_S, lambda: self._release(boundary, tries - 1))
+            again = partial(self.loop.later, partial(self._release, boundary, tries - 1))
+            self.loop.at(clock.monotonic() + RELEASE_EVERY_S, again)
         else:
             self.released = True
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 MARGIN_S = 0.0001
 STACKS_S = 0.003  # how long an unforeseen kill waits for the Python stacks
-LAST_WORD_S = 0.05  # how long the end of a worker that has fallen silent may take to be reported
+LAST_WORD_S = 0.5  # how long the end of a worker that has fallen silent may take to be reported
 TAIL = 65_536
 
 
@@ -53,6 +53,7 @@ class Worker:
         self.deadline: float | None = None
         self.killed_at: float | None = None
         self.leader, self.leader_fd = 0, -1
+        self.handed_over = False
         self.leader_status: int | None = None
         self.leader_ended: float | None = None
         self.leftover: tuple[str, ...] = ()
@@ -118,13 +119,25 @@ class Worker:
     def _started(self, pidfd: int) -> None:
         self.leader_fd = pidfd
         self.leader = pid_of(pidfd)
-        if self.status is None:
+        self.loop.watch(self.data.fileno(), self._ready)
+
+    def _ready(self) -> None:
+        """Its first packet says that it has settled; one that ends before then is never handed over."""
+        self.loop.unwatch(self.data.fileno())
+        try:
+            settled = bool(self.data.recv(64))
+        except OSError:
+            settled = False
+        if settled and self.status is None:
+            self.handed_over = True
             fds = [self.data.fileno(), self._callers_reports.fileno(), self.timer, self.room.boundary.exit_fd]
             self.pool.deliver(self, fds)
             self._let_go()
 
     def _let_go(self) -> None:
         """The caller's ends are the caller's alone: its death closes them."""
+        if self.data.fileno() >= 0:
+            self.loop.unwatch(self.data.fileno())
         self.data.close()
         self._callers_reports.close()
 
@@ -207,10 +220,14 @@ class Worker:
         self.stop(Status.CRASHED)
 
     def _boundary_lost(self) -> None:
-        if not self.over:
-            self.status = self.status or Status.CRASHED
-            self.killed_at = self.killed_at or clock.monotonic()
-            self._gone()
+        if self.over:
+            return
+        deadline, _ = self.slot.read()
+        if self.status is None and 0.0 < deadline <= clock.monotonic():
+            self.status, self.deadline = Status.TIMEOUT, deadline  # its caller was quicker than we
+        self.status = self.status or Status.CRASHED
+        self.killed_at = self.killed_at or clock.monotonic()
+        self._gone()
 
     def _gone(self) -> None:
         if self.over:

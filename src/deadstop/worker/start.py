@@ -82,7 +82,9 @@ def be_worker(data: socket.socket) -> NoReturn:
         sandboxed = settings["level"] == "sandbox"
         answers = PlainData() if sandboxed else Pickled()
         own_pids = sandboxed or settings["own_pids"]
-        Calls(Port(data), answers, own_pids=own_pids).serve()
+        calls = Calls(Port(data), answers, own_pids=own_pids)
+        data.send(b"settled")
+        calls.serve()
     except OSError:
         os._exit(1)  # the caller is gone
     except BaseException:

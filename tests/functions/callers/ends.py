@@ -10,7 +10,7 @@ import threading
 import time
 
 import tools
-from telling import Leash, at_once, last, main, own_processes, pool, section, seen, threads_of_ours, timed, until, waits
+from telling import Leash, at_once, last, main, own_processes, pool, section, seen, threads_of_ours, timed, until, waits, workers_alive
 
 import deadstop
 from deadstop import Call, call
@@ -123,6 +123,27 @@ def _ending(function, then, limit):
         leash.close()
 
 
+@section
+def interrupted():
+    """Ctrl-C in the caller ends the call, and nothing is left of it."""
+    leash, caught = Leash(), []
+
+    def strike():
+        until(lambda: leash.state() == "held")
+        caught.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=strike).start()
+    try:
+        call(tools.hang, leash.path)
+    except KeyboardInterrupt:
+        caught.append(time.monotonic())
+    until(lambda: leash.state() == "let go")
+    return {
+        "caught_s": caught[1] - caught[0], "gone_s": time.monotonic() - caught[0], "next": call(tools.plus, 1).value
+    }
+
+
 @waits
 def timed_out():
     """Together, each with something running when its time is over."""
@@ -161,38 +182,11 @@ def polite():
     }
 
 
-@waits
-def interrupted():
-    """An interrupt in the caller ends the call, and nothing is left of it."""
-    leash, caught = Leash(), []
-
-    def body():
-        try:
-            call(tools.hang, leash.path)
-        except _Interrupt:
-            caught.append(time.monotonic())
-
-    thread = threading.Thread(target=body)
-    thread.start()
-    until(lambda: leash.state() == "held")
-    begun = time.monotonic()
-    import ctypes
-
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Interrupt))
-    thread.join(10)
-    until(lambda: leash.state() == "let go")
-    return {"caught": len(caught), "took": caught[0] - begun if caught else None, "free_s": time.monotonic() - begun}
-
-
-class _Interrupt(BaseException):
-    pass
-
-
 @last
 def quiet():
     """What there is of this library once nothing is called any more."""
     until(lambda: len(pool().free) >= 1)
-    return {"names": own_processes(), "threads": threads_of_ours(), "alive": pool().alive, "free": len(pool().free)}
+    return {"names": own_processes(), "threads": threads_of_ours(), "alive": workers_alive()}
 
 
 if __name__ == "__main__":

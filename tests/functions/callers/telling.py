@@ -117,16 +117,16 @@ class Leash:
         self.path = os.path.join(os.environ["TMPDIR"], f"leash-{os.urandom(6).hex()}")
         os.mkfifo(self.path)
         self.end = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        self.taken = False
 
     def state(self):
         """"held", "let go", or "never held"."""
-        data = b""
         try:
-            while more := os.read(self.end, 1000):
-                data += more
+            while os.read(self.end, 1000):
+                self.taken = True
         except BlockingIOError:
             return "held"
-        return "let go" if data else "never held"
+        return "let go" if self.taken else "never held"
 
     def close(self):
         os.close(self.end)
@@ -169,6 +169,13 @@ def pool():
     from deadstop.executor.workers import _pools
 
     return next(found for place, found in _pools.items() if place.isolation == "process" and not place.limits.memory)
+
+
+def workers_alive():
+    """As this library counts them, those that have been asked for included."""
+    from deadstop.executor.workers import _pools
+
+    return sum(found.alive + found.asked for found in _pools.values())
 
 
 def threads_of_ours():

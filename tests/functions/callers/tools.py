@@ -377,6 +377,11 @@ def interrupts():
     raise KeyboardInterrupt
 
 
-@deadstop.tool(timeout=5)
+@deadstop.tool(timeout=0.5)
 def decorated(one):
+    return one * 2
+
+
+@deadstop.tool(timeout=5)
+async def async_tool(one):
     return one * 2
