@@ -20,6 +20,7 @@ MEMORY = 512 << 20
 DEFAULT_S: float = getattr(upstream, "MAX_EXECUTION_TIME_SECONDS", 30)
 
 _once = Tool(serve, {"memory": MEMORY, "name": "python", "timeout": None})
+_once.sent  # noqa: B018  # loaded once: copies with other limits share it
 
 
 def evaluate_python_code(

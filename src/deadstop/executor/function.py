@@ -97,7 +97,6 @@ def launch(asked: Call, pool: Pool | KeptWorker, worker: Worker, queued: float) 
         if number not in worker.known:
             if pool.has_loaded(worker, sent.module):
                 target = (number, sent.place)  # it only has to be looked up: no need to ask first
-                worker.known.add(number)
             elif (ended := flight.load(number, body)) is not None:
                 return ended if not flight.died_unsent else flight
         end, limit = asked.resolve()
@@ -105,7 +104,9 @@ def launch(asked: Call, pool: Pool | KeptWorker, worker: Worker, queued: float) 
             pool.give(worker)
             return over_before_start(asked, limit)
         flight.begin(target)
+        worker.known.add(number)
     except (UsageError, PicklingError, TypeError, AttributeError, ValueError, RecursionError) as problem:
+        worker.forget_surroundings()
         pool.give(worker)
         return cannot_be_sent(asked, problem)
     except BaseException:

@@ -72,6 +72,10 @@ class Worker:
         except OSError:
             pass
 
+    def forget_surroundings(self) -> None:
+        """They may not have been sent: the next call brings them all."""
+        self.environ, self.cwd, self.path = {}, "", []
+
     def kill_from_here(self) -> None:
         """Without the supervisor. A worker without a namespace is ended by its lifeline, which the supervisor holds."""
         try:
