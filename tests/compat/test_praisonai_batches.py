@@ -87,12 +87,12 @@ def test_each_limit_counts_from_the_calls_own_start() -> None:
     errors = [each.error for each in got]
     assert all(isinstance(each, ToolTimeoutError) and not each.background_work_may_continue for each in errors)
     assert all(each.outcome and each.outcome.receipt and each.outcome.receipt.survivors == 0 for each in got)
-    assert 1.0 <= took < 1.5
+    assert 1.0 <= took < 2.0
 
 
 def test_the_others_of_a_batch_are_not_touched_by_a_timeout() -> None:
     asked = [ToolCall("slow", {"seconds": 20, "number": 0}, "a"), *calls(3)]
-    got = ParallelToolCallExecutor().execute_batch(asked, sleeps, timeout_ms=300)
+    got = ParallelToolCallExecutor().execute_batch(asked, sleeps, timeout_ms=1000)
     assert [each.error_kind for each in got if each.error] == ["timeout"]
     assert [each.result for each in got[1:]] == [0, 1, 2]
 
@@ -138,7 +138,7 @@ def test_cancelling_ends_what_runs_and_starts_nothing_more(kind: Any, executor: 
     assert str(got[0].error) == "Tool 't0' cancelled while it ran"
     assert str(got[5].error) == "Tool 't5' cancelled before execution"
     assert got[0].outcome and got[0].outcome.receipt and got[0].outcome.receipt.survivors == 0
-    assert 0.2 <= took < 0.6
+    assert 0.2 <= took < 1.0
 
 
 def test_results_that_were_there_before_it_are_kept() -> None:

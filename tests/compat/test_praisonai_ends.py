@@ -330,7 +330,7 @@ def test_a_call_ends_at_its_limit(body: Any) -> None:
     assert got.result == {"error": "timeout", "timeout_ms": 100, "tool": "slow"}
     assert (got.error.tool_name, got.error.timeout_seconds) == ("slow", 0.1)
     assert got.outcome is not None and got.outcome.receipt is not None and got.outcome.receipt.survivors == 0
-    assert 0.1 <= took < 0.35
+    assert 0.1 <= took < 1.0
 
 
 def test_nothing_happens_after_a_timeout(tmp_path: Path) -> None:

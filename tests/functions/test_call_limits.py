@@ -17,7 +17,26 @@ from deadstop import Call, InvalidLimit, SoftLimit, UsageError
 from deadstop.executor import private
 from deadstop.executor.tool import Tool
 
-WRONG = [0, 0.0, -0.0, -1, -1e-9, False, True, math.nan, math.inf, -math.inf, "100", b"1", "", [], {}, object(), 1j, 10**400]
+WRONG = [
+    0,
+    0.0,
+    -0.0,
+    -1,
+    -1e-9,
+    False,
+    True,
+    math.nan,
+    math.inf,
+    -math.inf,
+    "100",
+    b"1",
+    "",
+    [],
+    {},
+    object(),
+    1j,
+    10**400,
+]
 RIGHT = [1e13, 1e-3, 5, Fraction(1, 2), 2**60]
 ran: list[int] = []
 

@@ -9,16 +9,14 @@ from smolagents import local_python_executor as upstream  # type: ignore[import-
 
 from ..results import Status, ToolResult
 
-_TimeoutBase: Any = getattr(upstream, "ExecutionTimeoutError", upstream.InterpreterError)  # it is new in 1.24
 
-
-class InterpreterTimeout(_TimeoutBase):  # type: ignore[misc]
+class InterpreterTimeout(upstream.ExecutionTimeoutError):  # type: ignore[misc,unused-ignore]
     """A step met its limit, and the interpreter was ended. `result` is the `deadstop.ToolResult` with the receipt."""
 
     result: ToolResult
 
 
-class InterpreterLost(upstream.InterpreterError):  # type: ignore[misc]
+class InterpreterLost(upstream.InterpreterError):  # type: ignore[misc,unused-ignore]
     """The interpreter was ended by its memory limit, crashed, or was found gone. `result` as in InterpreterTimeout."""
 
     result: ToolResult | None

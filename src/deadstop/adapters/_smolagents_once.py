@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pickle import loads
 from typing import Any
 
@@ -17,10 +18,15 @@ from ._smolagents_values import dump, dump_each
 from ._smolagents_worker import constants, serve
 
 MEMORY = 512 << 20
-DEFAULT_S: float = getattr(upstream, "MAX_EXECUTION_TIME_SECONDS", 30)
+DEFAULT_S: float = upstream.MAX_EXECUTION_TIME_SECONDS
 
 _once = Tool(serve, {"memory": MEMORY, "name": "python", "timeout": None})
-_once.sent  # noqa: B018  # loaded once: copies with other limits share it
+
+
+@lru_cache(maxsize=64)
+def _limited(limit: float | None) -> Tool:
+    """Kept: a tool is loaded once in a worker, and each of these is one."""
+    return _once.limited(limit)
 
 
 def evaluate_python_code(
@@ -41,7 +47,7 @@ def evaluate_python_code(
     packed, kept = _pack(code, {"state": state, "tools": dict(static_tools or {}), "custom": custom_tools})
     settings = {"imports": authorized_imports, "max_prints": max_print_outputs_length, "constants": constants()}
     limit = clock.check_limit("timeout_seconds", timeout_seconds)
-    result = call(Call(_once.limited(limit), "evaluate", packed, settings))
+    result = call(Call(_limited(limit), "evaluate", packed, settings))
     if not result.ok:
         printed = state["_print_outputs"] = upstream.PrintContainer()
         printed.value = result.stdout.tail

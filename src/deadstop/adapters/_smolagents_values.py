@@ -170,10 +170,8 @@ class _Picklers:
 
 def _generator_code() -> CodeType | None:
     """The code of the generators that the interpreter makes of generator expressions."""
-    function = getattr(upstream, "evaluate_generatorexp", None)
-    if type(function) is not FunctionType:  # before 1.21 there are none
-        return None
-    codes = [const for const in function.__code__.co_consts if isinstance(const, CodeType)]
+    constants = upstream.evaluate_generatorexp.__code__.co_consts
+    codes = [constant for constant in constants if isinstance(constant, CodeType)]
     return codes[0] if len(codes) == 1 else None
 
 
@@ -232,7 +230,7 @@ def take(given: tuple[str, Any, str, str]) -> Any:
         return StayedInWorker(f"<a value that cannot be loaded here: {problem}>", "object", _why(problem))
 
 
-class Told(upstream.PrintContainer):  # type: ignore[misc]
+class Told(upstream.PrintContainer):  # type: ignore[misc,unused-ignore]
     """What the code prints, and at once to stdout, too, which the supervisor keeps when this process is killed."""
 
     def append(self, text: Any) -> Told:

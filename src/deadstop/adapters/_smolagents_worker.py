@@ -7,7 +7,6 @@ happens inside the call, so that the kill covers it.
 
 from __future__ import annotations
 
-import inspect
 import pickle
 from typing import Any
 
@@ -17,13 +16,6 @@ from ._smolagents_values import StayedInWorker, Told, Unavailable, dump, dump_ea
 
 # The interpreter's own limits: whoever has changed them in the caller's process means the code that is run here.
 CONSTANTS = ("MAX_OPERATIONS", "MAX_WHILE_ITERATIONS", "ALLOWED_DUNDER_METHODS", "DANGEROUS_FUNCTIONS")
-
-# Before 1.24 the interpreter has no limit of its own that would have to be taken off.
-_UNTIMED = (
-    {"timeout_seconds": None}
-    if "timeout_seconds" in inspect.signature(upstream.evaluate_python_code).parameters
-    else {}
-)
 
 Parts = dict[str, tuple[dict[str, bytes], dict[str, str]]]
 
@@ -56,7 +48,7 @@ class Interpreter:
             value, answer["final"] = upstream.evaluate_python_code(
                 code, static_tools=self.static_tools, custom_tools=self.custom_tools, state=self.state,
                 authorized_imports=settings["imports"], max_print_outputs_length=settings["max_prints"],
-                **_UNTIMED,
+                timeout_seconds=None,
             )  # fmt: skip
             answer["value"] = give(value, plain=settings["plain"])
         except BaseException as problem:  # `raise SystemExit` is a way to fail like any other here
@@ -133,7 +125,7 @@ def evaluate(packed: bytes, settings: dict[str, Any]) -> tuple[str | None, bytes
     value, final, error = None, False, None
     try:
         value, final = upstream.evaluate_python_code(
-            asked["code"], tools, custom, state, settings["imports"], settings["max_prints"], **_UNTIMED
+            asked["code"], tools, custom, state, settings["imports"], settings["max_prints"], timeout_seconds=None
         )
     except BaseException as problem:
         error = failure(problem)

@@ -77,7 +77,7 @@ class DeadstopPythonExecutor:
             place.setdefault("bind_cwd", False)
         self.guard, self._plain, self._memory = guard, isolation == "sandbox", memory
         self._tool = Tool(serve, {"isolation": isolation, "memory": memory, "name": "python", "timeout": None, **place})
-        self._tool.sent  # noqa: B018  # loaded once: the limits of single steps are those of copies, which share it
+        self._limited: dict[float | None, Tool] = {}
         self._lock = threading.RLock()
         self._kept: KeptWorker | None = None
         self._epoch: str | None = None
@@ -182,7 +182,9 @@ class DeadstopPythonExecutor:
     def _run(self, limit: float | None, operation: str, *arguments: Any) -> Any:
         if self._kept is None:
             self._kept = KeptWorker(self._tool)
-        result = self._kept.run(Call(self._tool.limited(limit), operation, *arguments))
+        if limit not in self._limited:  # kept: a tool is loaded once in a worker, and each of these is one
+            self._limited[limit] = self._tool.limited(limit)
+        result = self._kept.run(Call(self._limited[limit], operation, *arguments))
         return result.value if result.ok else self._fail(result, limit)
 
     # -- what went wrong ---------------------------------------------------------------------------------------------

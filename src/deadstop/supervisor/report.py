@@ -204,6 +204,7 @@ def _evidence(call: Call) -> Evidence | None:
     return Evidence(
         diagnosis=_diagnosis(record),
         processes=tuple(ProcessSeen(**process) for process in seen.get("processes", ())),
+        stacks=seen.get("stacks"),
         took_ms=round(record.evidence_s * 1000, 1),
         complete=bool(seen.get("complete")),
         files=files,

@@ -58,6 +58,7 @@ class Sight:
         tails = sorted(pumps, key=lambda pump: pump.tail.total > 0)
         view = View(
             root=boundary.pid, leader=leader, ours=boundary.helpers(), reused=True,
+            stacks=boundary.level == "process",
             tail=b"".join(pump.tail.last(2000) for pump in tails),
             cgroup=boundary.group.files() if boundary.group else {},
         )  # fmt: skip
@@ -103,7 +104,7 @@ class Sight:
         """None if nobody has looked."""
         if self.begun is None:
             return None
-        stacks = trimmed(self._stacks.decode("utf-8", "replace")) or None
+        stacks = trimmed(self._stacks.decode("utf-8", "replace")) or self._seen.get("stacks")
         return Evidence(
             diagnosis=diagnosis_of(self._seen), stacks=stacks, took_ms=round(self.took * 1000, 1),
             processes=tuple(ProcessSeen(**process) for process in self._seen.get("processes", ())),

@@ -91,4 +91,5 @@ class Witness:
             tail=b"".join(pump.tail.last(2000) for pump in tails), stdin=call.command.stdin,
             cgroup=room.boundary.group.files() if room.boundary.group else {},
             out_rate=call.record.rate(now), elapsed=now - call.record.started,
+            stacks=room.boundary.level == "process",  # never of what may be hostile: it is read with our rights
         )  # fmt: skip

@@ -24,8 +24,10 @@ os.chdir(os.path.join(os.environ["TMPDIR"], "work"))  # the folder that a sandbo
 @sandboxed
 def data():
     return {
-        "none": None, "big": 1 << 70, "small": -(1 << 80), "float": 1.5, "text": "\u00e4\0", "bytes": b"\0\xff", "tuple": (1, (2, [3])),
-        "set": {1, 2}, "frozen": frozenset("ab"), 3: "three", (1, 2): "pair", "array": bytearray(b"ab"), "inf": float("inf"), "names": NAMES,
+        "none": None, "big": 1 << 70, "small": -(1 << 80), "float": 1.5, "text": "\u00e4\0", "bytes": b"\0\xff",
+        "tuple": (1, (2, [3])),
+        "set": {1, 2}, "frozen": frozenset("ab"), 3: "three", (1, 2): "pair", "array": bytearray(b"ab"),
+        "inf": float("inf"), "names": NAMES,
     }  # fmt: skip
 
 
@@ -58,7 +60,11 @@ def touches(paths):
 
 @sandboxed
 def sees_files(path):
-    return [os.path.exists(path), os.getuid() == 0 and os.access("/etc/shadow", os.R_OK), "DEADSTOP_TEST_MARK" in os.environ]
+    return [
+        os.path.exists(path),
+        os.getuid() == 0 and os.access("/etc/shadow", os.R_OK),
+        "DEADSTOP_TEST_MARK" in os.environ,
+    ]
 
 
 class Bomb:
@@ -158,7 +164,8 @@ def deep():
 def plain_data():
     value = call(data).value
     expected = data.function()
-    return {"same": value == expected, "types": [type(value[key]).__name__ for key in ("tuple", "set", "frozen", "array", "bytes")],
+    return {"same": value == expected, "types": [type(value[key]).__name__ for key in ("tuple", "set", "frozen",
+    "array", "bytes")],
             "large": call(sandboxed(lambda size: b"x" * size), 3_000_000).value == b"x" * 3_000_000,
             "argument": call(sandboxed(lambda given: given), {"a": [1, b"2"]}).value}  # fmt: skip
 
@@ -167,12 +174,18 @@ def plain_data():
 def confined():
     server = socket.create_server(("127.0.0.1", 0))
     home = os.path.expanduser("~")
-    paths = [os.path.join(home, "touched"), "/etc/touched", os.path.join(os.path.dirname(os.path.abspath(__file__)), "touched"), "/usr/touched"]
+    paths = [
+        os.path.join(home, "touched"),
+        "/etc/touched",
+        os.path.join(os.path.dirname(os.path.abspath(__file__)), "touched"),
+        "/usr/touched",
+    ]
     with open(os.path.join(home, "secret"), "w") as file:
         file.write("secret")
     told = {
         "network": call(reaches, *server.getsockname()).value, "writes": call(touches, paths).value,
-        "there": [path for path in paths if os.path.exists(path)], "sees": call(sees_files, os.path.join(home, "secret")).value,
+        "there": [path for path in paths if os.path.exists(path)], "sees": call(sees_files, os.path.join(home,
+        "secret")).value,
     }  # fmt: skip
     server.close()
     return told
@@ -182,17 +195,21 @@ def confined():
 def bombs():
     path = os.path.join(os.environ["TMPDIR"], "exploded")
     told = {
-        "result": seen(call(bomb, path)), "raised": seen(call(raises_bomb)), "subclass": seen(call(subclassed)), "deep": seen(call(deep)),
-        "forged": seen(call(Call(forges).options(timeout=2))), "returns_class": seen(call(sandboxed(lambda: Bomb))), "value_error": seen(call(raises_value)),
+        "result": seen(call(bomb, path)), "raised": seen(call(raises_bomb)), "subclass": seen(call(subclassed)),
+        "deep": seen(call(deep)),
+        "forged": seen(call(Call(forges).options(timeout=2))), "returns_class": seen(call(sandboxed(lambda: Bomb))),
+        "value_error": seen(call(raises_value)),
     }  # fmt: skip
-    return {**told, "exploded": [os.path.exists(path), os.path.exists("exploded"), os.path.exists(os.path.expanduser("~/exploded"))],
+    return {**told, "exploded": [os.path.exists(path), os.path.exists("exploded"),
+    os.path.exists(os.path.expanduser("~/exploded"))],
             "next": call(prints).value}  # fmt: skip
 
 
 @section
 def ends():
     got = at_once(
-        lambda: timed(lambda: call(Call(hangs).options(timeout=0.5))), lambda: timed(lambda: call(dies)), lambda: timed(lambda: call(leaves)),
+        lambda: timed(lambda: call(Call(hangs).options(timeout=0.5))), lambda: timed(lambda: call(dies)),
+        lambda: timed(lambda: call(leaves)),
         lambda: timed(lambda: asyncio.run(call_async(Call(hangs).options(timeout=0.4)))),
     )  # fmt: skip
     names = ("timeout", "dies", "leaves", "timeout_async")
@@ -201,9 +218,13 @@ def ends():
 
 @section
 def works():
-    return {"printed": seen(call(prints)), "async": call(naps).value, "told": seen(call(tells)), "parallel": [
-        one.value for one in deadstop.batch([Call(naps) for _ in range(4)], parallel=4)
-    ], "decorated": data()["none"]}
+    return {
+        "printed": seen(call(prints)),
+        "async": call(naps).value,
+        "told": seen(call(tells)),
+        "parallel": [one.value for one in deadstop.batch([Call(naps) for _ in range(4)], parallel=4)],
+        "decorated": data()["none"],
+    }
 
 
 @last

@@ -10,7 +10,21 @@ import threading
 import time
 
 import tools
-from telling import Leash, at_once, last, main, own_processes, pool, section, seen, threads_of_ours, timed, until, waits, workers_alive
+from telling import (
+    Leash,
+    at_once,
+    last,
+    main,
+    own_processes,
+    pool,
+    section,
+    seen,
+    threads_of_ours,
+    timed,
+    until,
+    waits,
+    workers_alive,
+)
 
 import deadstop
 from deadstop import Call, call
@@ -62,7 +76,9 @@ def streams():
     flood, elapsed = timed(lambda: call(Call(_flood).options(timeout=0.5)))
     after = _memory()
     quiet = call(tools.plus, 1)
-    many = at_once(*[lambda number=number: call(tools.writes_and_returns, f"<{number}>").stdout.tail for number in range(12)])
+    many = at_once(
+        *[lambda number=number: call(tools.writes_and_returns, f"<{number}>").stdout.tail for number in range(12)]
+    )
     return {
         "input": call(tools.read_input).value, "large": seen(large), "raw": seen(call(tools.writes_raw, "past python")),
         "flood": seen(flood), "flood_s": elapsed, "quiet": seen(quiet), "grown": after - before, "many": many,
@@ -140,7 +156,9 @@ def interrupted():
         caught.append(time.monotonic())
     until(lambda: leash.state() == "let go")
     return {
-        "caught_s": caught[1] - caught[0], "gone_s": time.monotonic() - caught[0], "next": call(tools.plus, 1).value
+        "caught_s": caught[1] - caught[0],
+        "gone_s": time.monotonic() - caught[0],
+        "next": call(tools.plus, 1).value,
     }
 
 
@@ -178,7 +196,9 @@ def polite():
     killable, second = timed(lambda: call(Call(tools.check_until_over).options(timeout=0.3)))
     late, third = timed(lambda: call(Call(tools.sleep, 0.3, "slept").options(isolation="inline", timeout=0.1)))
     return {
-        "inline": seen(inline, elapsed=first), "killable": seen(killable, elapsed=second), "late": seen(late, elapsed=third)
+        "inline": seen(inline, elapsed=first),
+        "killable": seen(killable, elapsed=second),
+        "late": seen(late, elapsed=third),
     }
 
 

@@ -72,7 +72,8 @@ def surroundings():
     call(_changes_all)
     untouched = call(tools.sees).value
     return {
-        "before": [before["env"], before["cwd"] == before_cwd], "during": [during["env"], during["cwd"] == folder, during["path"] == folder],
+        "before": [before["env"], before["cwd"] == before_cwd], "during": [during["env"], during["cwd"] == folder,
+        during["path"] == folder],
         "several": all(one["env"] == "yes" and one["cwd"] == folder for one in several),
         "after": [after["env"], after["cwd"] == before_cwd, after["path"] == before["path"]],
         "untouched": [untouched["env"], untouched["cwd"] == before_cwd, untouched["path"] == before["path"]],
@@ -148,7 +149,8 @@ def async_tools():
         "value": call(tools.async_plus, 1, other=5).value,
         "same_loop": call(tools.async_loop_id).value[1:] == call(tools.async_loop_id).value[1:],
         "thread": seen(call(tools.async_in_thread)), "after_thread": call(tools.async_in_thread).value,
-        "raises": seen(call(_async_raises)), "cancels_itself": seen(call(_async_cancels)), "next": call(tools.async_plus, 1).value,
+        "raises": seen(call(_async_raises)), "cancels_itself": seen(call(_async_cancels)),
+        "next": call(tools.async_plus, 1).value,
     }  # fmt: skip
     path = os.path.join(os.environ["TMPDIR"], "left-task")
     out["leaves"] = seen(call(tools.async_leaves_task, path))
@@ -243,7 +245,8 @@ def from_a_running_loop():
                 "async_tool": call(tools.async_plus, 1).value,
                 "inline": call(Call(tools.async_plus, 1).options(isolation="inline")).value,
                 "inline_async": (await call_async(Call(tools.async_plus, 1).options(isolation="inline"))).value,
-                "batch": [one.value for one in deadstop.batch([Call(tools.plus, 1), Call(tools.async_plus, 2)], parallel=2)]}  # fmt: skip
+                "batch": [one.value for one in deadstop.batch([Call(tools.plus, 1), Call(tools.async_plus, 2)],
+                parallel=2)]}  # fmt: skip
 
     return asyncio.run(body())
 
@@ -253,9 +256,15 @@ def messages():
     heard = []
     result = call(Call(tools.reports, 3).options(on_progress=lambda message: heard.append(message.text)))
     inline_heard = []
-    inline = call(Call(tools.reports, 3).options(isolation="inline", on_progress=lambda message: inline_heard.append(message.text)))
+    inline = call(
+        Call(tools.reports, 3).options(
+            isolation="inline", on_progress=lambda message: inline_heard.append(message.text)
+        )
+    )
     late = []
-    over = call(Call(tools.reports_for_ever).options(timeout=0.3, on_progress=lambda message: late.append(message.text)))
+    over = call(
+        Call(tools.reports_for_ever).options(timeout=0.3, on_progress=lambda message: late.append(message.text))
+    )
     at_result = len(late)
     time.sleep(0.2)
     hung = call(Call(tools.reports, 2, hang_after=True).options(timeout=0.3))
@@ -270,13 +279,17 @@ def messages():
 
     async def awaits():
         heard_async = []
-        got = await call_async(Call(tools.reports, 2).options(on_progress=lambda message: heard_async.append(message.text)))
+        got = await call_async(
+            Call(tools.reports, 2).options(on_progress=lambda message: heard_async.append(message.text))
+        )
         return [heard_async, len(got.progress)]
 
     return {
         "heard": heard, "kept": seen(result), "inline": [inline_heard, [message.text for message in inline.progress]],
-        "over": over.status, "after_result": len(late) - at_result, "late_kept": len(over.progress), "late_heard": at_result,
-        "hung": seen(hung), "before": len(before.progress), "raising": raising, "after_raising": call(tools.plus, 1).value,
+        "over": over.status, "after_result": len(late) - at_result, "late_kept": len(over.progress),
+        "late_heard": at_result,
+        "hung": seen(hung), "before": len(before.progress), "raising": raising, "after_raising": call(tools.plus,
+        1).value,
         "many": [many.value, len(many.progress), many.progress[-1].text], "async": asyncio.run(awaits()),
     }  # fmt: skip
 
@@ -318,7 +331,8 @@ def kept_worker():
         kept.call(tools.plus, 1)
     except deadstop.UsageError as problem:
         closed = str(problem)
-    return {"pids": len(pids), "counted": counted, "held": held, "generation": generation, "ended": seen(ended), "gone": gone,
+    return {"pids": len(pids), "counted": counted, "held": held, "generation": generation, "ended": seen(ended),
+    "gone": gone,
             "new": new, "closed": closed}  # fmt: skip
 
 
@@ -341,9 +355,12 @@ def signals_of_the_caller():
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    return {"slept": [slept.value, elapsed], "hung": seen(hung, elapsed=hung_s), "crashed": seen(crashed), "heard": len(heard)}
-
-
+    return {
+        "slept": [slept.value, elapsed],
+        "hung": seen(hung, elapsed=hung_s),
+        "crashed": seen(crashed),
+        "heard": len(heard),
+    }
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import threading
 import time
 
 import known_tool
-from telling import Leash, last, main, own_processes, section, seen, threads_of_ours, timed, until, workers_alive
+from telling import Leash, last, main, own_processes, section, seen, threads_of_ours, timed, until, waits, workers_alive
 
 from deadstop import Call, batch, call, call_async
 
@@ -48,7 +48,7 @@ def main_thread():
     """The function itself, by name, one after another; a shorter limit is the harder one."""
     out = {}
     for case in (*HANGS, *ENDS):
-        limit = 0.25 if case in HANGS else 2.0
+        limit = 0.2 if case in HANGS else 2.0
         result, elapsed = timed(lambda case=case, limit=limit: call(Call(module(case).tool).options(timeout=limit)))
         out[case] = seen(result, elapsed=elapsed, limit_s=limit, leash="let go")
     return out
@@ -59,13 +59,20 @@ def main_thread_at_once():
     """All in one batch, with the limit of the case."""
     pairs = {case: held(case, 1.0) for case in (*HANGS, *ENDS)}
     results, elapsed = timed(lambda: batch([asked for _, asked in pairs.values()], parallel=len(pairs)))
-    return {case: told(result, result.duration_s, pairs[case][0], 1.0) for case, result in zip(pairs, results, strict=True)} | {"_s": elapsed}
+    return {
+        case: told(result, result.duration_s, pairs[case][0], 1.0) for case, result in zip(pairs, results, strict=True)
+    } | {"_s": elapsed}
 
 
 @section
 def twenty_threads():
     """Twenty threads that begin together share three of each case."""
-    jobs, out, lock, gate = [case for case in (*HANGS, *ENDS) for _ in range(3)], [], threading.Lock(), threading.Barrier(THREADS)
+    jobs, out, lock, gate = (
+        [case for case in (*HANGS, *ENDS) for _ in range(3)],
+        [],
+        threading.Lock(),
+        threading.Barrier(THREADS),
+    )
 
     def body():
         gate.wait(20)
@@ -74,9 +81,9 @@ def twenty_threads():
                 if not jobs:
                     return
                 case = jobs.pop()
-            limit = 0.5 if case in HANGS else 3.0
+            limit = 0.4 if case in HANGS else 3.0
             leash, asked = held(case, limit)
-            result, elapsed = timed(lambda: call(asked))
+            result, elapsed = timed(lambda asked=asked: call(asked))
             found = told(result, elapsed, leash, limit)
             with lock:
                 out.append([case, found])
@@ -143,7 +150,7 @@ def blocking_the_loop():
     async def body():
         out = {}
         for case in (*HANGS, *ENDS):
-            limit = 0.15 if case in HANGS else 2.0
+            limit = 0.12 if case in HANGS else 2.0
             leash, asked = held(case, limit)
             result, elapsed = timed(lambda asked=asked: call(asked))
             out[case] = told(result, elapsed, leash, limit)
@@ -155,7 +162,7 @@ def blocking_the_loop():
 # -- those with a course of events of their own ------------------------------------------------------------------------
 
 
-@section
+@waits
 def case_50():
     """The loop closes at once after it."""
 
@@ -168,7 +175,7 @@ def case_50():
     return {"result": seen(result), "awaited_s": ended - begun, "closed_s": time.monotonic() - ended}
 
 
-@section
+@waits
 def case_56():
     async def body():
         blocked = asyncio.create_task(call_async(Call(module("56").tool).options(timeout=1)))
@@ -180,11 +187,11 @@ def case_56():
     return asyncio.run(body())
 
 
-@section
+@waits
 def case_62():
     tool = module("62").tool
     results = batch([Call(tool, number) for number in range(3)], parallel=3, timeout=5)
-    return {"results": [seen(one) for one in results], "next": call(Call(tool, 3).options(timeout=5)).value}
+    return {"results": [seen(one) for one in results], "next": call(known_tool.nap, 0).value}
 
 
 @section
@@ -205,7 +212,7 @@ def case_64():
     return seen(result, elapsed=elapsed)
 
 
-@section
+@waits
 def case_68():
     tool = module("68").tool
     results, elapsed = timed(lambda: batch([Call(tool, number) for number in range(3)], parallel=2, timeout=0.3))
@@ -274,7 +281,7 @@ def _burned():
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-@section
+@waits
 def case_85():
     path = os.path.join(os.environ["TMPDIR"], "mail")
     tool = module("85").tool
@@ -290,7 +297,12 @@ def case_85():
 @last
 def quiet():
     until(lambda: own_processes().count("deadstop-worker") == workers_alive())
-    return {"names": own_processes(), "workers": workers_alive(), "threads": threads_of_ours(), "value": call(len, "abc").value}
+    return {
+        "names": own_processes(),
+        "workers": workers_alive(),
+        "threads": threads_of_ours(),
+        "value": call(len, "abc").value,
+    }
 
 
 if __name__ == "__main__":

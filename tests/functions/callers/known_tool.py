@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import os
 import time
 
 from telling import hold
 
 
 def run(module, leash):
-    """The case's tool, with the leash in hand. A coroutine if it is async."""
-    hold(leash)
-    return importlib.import_module(module).tool()
+    """The case's tool, with the leash in hand. A coroutine if it is async, and then the leash is never let go."""
+    fd = hold(leash)
+    value = importlib.import_module(module).tool()
+    if not inspect.iscoroutine(value):
+        os.close(fd)  # what the tool has started still holds it
+    return value
 
 
 def nap(seconds):

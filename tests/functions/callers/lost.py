@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callers and supervisors that are frozen, killed or forked. The first argument says which; lines are told as they come."""
+"""Callers and supervisors that are frozen, killed or forked. The argument says which; lines are told as they come."""
 
 from __future__ import annotations
 
@@ -75,6 +75,14 @@ def supervisor_killed_between():
     tell(values=[seen(call(tools.plus, number)) for number in range(3)])
 
 
+def _is_gone(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(") ")[2][0] in "ZX"
+    except OSError:
+        return True
+
+
 def supervisor_stopped():
     leash = Leash()
     call(tools.plus, 1)
@@ -90,9 +98,9 @@ def supervisor_stopped():
     elapsed = time.monotonic() - begun
     state = leash.state()
     following, next_s = timed(lambda: call(tools.plus, 1))
-    gone = until(lambda: not os.path.exists(f"/proc/{pid}") or open(f"/proc/{pid}/stat").read().split(") ")[1][0] == "Z", 5)
+    until(lambda: _is_gone(pid), 5)
     until(lambda: leash.state() == "let go", 3)
-    tell(result=seen(result), elapsed=elapsed, leash=state, next=following.value, next_s=next_s, gone=bool(gone))
+    tell(result=seen(result), elapsed=elapsed, leash=state, next=following.value, next_s=next_s, gone=_is_gone(pid))
 
 
 def supervisor_stopped_async():
@@ -119,7 +127,9 @@ def forked():
     """A child of the caller has workers of its own, and its parent's call goes on."""
     leash, got = Leash(), []
     call(tools.plus, 1)
-    thread = threading.Thread(target=lambda: got.append(call(Call(tools.sleep, 0.8, "the parent's").options(timeout=5))))
+    thread = threading.Thread(
+        target=lambda: got.append(call(Call(tools.sleep, 0.8, "the parent's").options(timeout=5)))
+    )
     thread.start()
     other = threading.Thread(target=lambda: got.append(call(Call(tools.hang, leash.path).options(timeout=0.7))))
     other.start()

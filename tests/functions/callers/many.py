@@ -55,21 +55,29 @@ def tokens():
     ours = CancelToken()
     ours.set()
     shapes = {
-        "event": event, "unset_event": unset, "ours": ours, "attribute": Shaped(cancelled=True), "false": Shaped(cancelled=False),
+        "event": event, "unset_event": unset, "ours": ours, "attribute": Shaped(cancelled=True),
+        "false": Shaped(cancelled=False),
         "cancelled_call": Shaped(cancelled=lambda: True), "is_cancelled": Shaped(is_cancelled=lambda: 1),
-        "second_says_yes": Shaped(is_set=lambda: False, cancelled=True), "none_first": Shaped(is_set=None, cancelled=True),
-        "raises": Shaped(is_set=_fails), "needs_argument": Shaped(is_set=lambda one: False), "coroutine": Shaped(is_cancelled=_coroutine),
+        "second_says_yes": Shaped(is_set=lambda: False, cancelled=True), "none_first": Shaped(is_set=None,
+        cancelled=True),
+        "raises": Shaped(is_set=_fails), "needs_argument": Shaped(is_set=lambda one: False),
+        "coroutine": Shaped(is_cancelled=_coroutine),
         "asyncio_event": asyncio.Event(), "empty_answer": Shaped(is_set=lambda: ""),
     }  # fmt: skip
     path = os.path.join(os.environ["TMPDIR"], "token-effect")
-    out = {name: seen(call(Call(tools.write_after, 0, f"{path}-{name}").options(cancel=shape))) for name, shape in shapes.items()}
+    out = {
+        name: seen(call(Call(tools.write_after, 0, f"{path}-{name}").options(cancel=shape)))
+        for name, shape in shapes.items()
+    }
     ran = {name: os.path.exists(f"{path}-{name}") for name in shapes}
     wrong = {
-        repr(type(one).__name__): refusal(call, Call(tools.write_after, 0, path).options(cancel=one)) for one in (object(), 1, "yes", Shaped(is_set=None))
+        repr(type(one).__name__): refusal(call, Call(tools.write_after, 0,
+        path).options(cancel=one)) for one in (object(), 1, "yes", Shaped(is_set=None))
     }  # fmt: skip
     return {"results": out, "ran": ran, "wrong": wrong, "wrong_ran": os.path.exists(path),
             "wrong_batch": refusal(batch, [Call(tools.write_after, 0, path)], cancel=object()),
-            "wrong_inline": refusal(call, Call(tools.write_after, 0, path).options(cancel=object(), isolation="inline"))}  # fmt: skip
+            "wrong_inline": refusal(call, Call(tools.write_after, 0, path).options(cancel=object(),
+            isolation="inline"))}  # fmt: skip
 
 
 @section
@@ -132,7 +140,9 @@ def cancelled_async():
         out["token"] = seen(await call_async(Call(tools.hang).options(timeout=10, cancel=token)))
         out["foreign"] = seen(await call_async(Call(tools.hang).options(timeout=10, cancel=later(0.2))))
         leash = Leash()
-        task = asyncio.create_task(batch_async([Call(tools.hang, leash.path), Call(tools.hang, leash.path)], parallel=2))
+        task = asyncio.create_task(
+            batch_async([Call(tools.hang, leash.path), Call(tools.hang, leash.path)], parallel=2)
+        )
         while leash.state() != "held":
             await asyncio.sleep(0.005)
         task.cancel()
@@ -152,12 +162,16 @@ def cancelled_async():
 def order():
     calls = [Call(tools.sleep, 0.06 - 0.01 * number, number) for number in range(6)]
     told = []
-    parallel, parallel_s = timed(lambda: batch(calls, parallel=6, on_result=lambda at, result: told.append((at, result.value))))
+    parallel, parallel_s = timed(
+        lambda: batch(calls, parallel=6, on_result=lambda at, result: told.append((at, result.value)))
+    )
     one_by_one = batch(iter([Call(tools.plus, number) for number in range(5)]))
     generator = batch((Call(tools.plus, number) for number in range(30)), parallel=4)
     return {
-        "parallel": [one.value for one in parallel], "seconds": parallel_s, "told": sorted(told), "told_first": told[0][0],
-        "sequential": [one.value for one in one_by_one], "generator": [one.value for one in generator], "empty": batch([]),
+        "parallel": [one.value for one in parallel], "seconds": parallel_s, "told": sorted(told),
+        "told_first": told[0][0],
+        "sequential": [one.value for one in one_by_one], "generator": [one.value for one in generator],
+        "empty": batch([]),
         "empty_race": refusal(race, []), "same_call_twice": [one.value for one in batch([calls[0]] * 3, parallel=3)],
         "ids": len({one.call_id for one in parallel}),
     }  # fmt: skip
@@ -169,8 +183,10 @@ def what_is_refused():
     effect = Call(tools.write_after, 0, path)
     out = {
         name: refusal(batch, [effect], **options) for name, options in {
-            "65": {"parallel": 65}, "0": {"parallel": 0}, "none": {"parallel": None}, "true": {"parallel": True}, "half": {"parallel": 1.5},
-            "timeout": {"timeout": 0}, "nan": {"timeout": float("nan")}, "deadline": {"deadline": -1}, "inf": {"deadline": float("inf")},
+            "65": {"parallel": 65}, "0": {"parallel": 0}, "none": {"parallel": None}, "true": {"parallel": True},
+            "half": {"parallel": 1.5},
+            "timeout": {"timeout": 0}, "nan": {"timeout": float("nan")}, "deadline": {"deadline": -1},
+            "inf": {"deadline": float("inf")},
         }.items()
     }  # fmt: skip
     out["not_a_call"] = refusal(batch, [effect, tools.plus])
@@ -182,21 +198,42 @@ def what_is_refused():
 def queue_apart_from_run():
     results = batch([Call(tools.sleep, 0.1, number) for number in range(4)], parallel=2)
     slow = batch([Call(tools.sleep, 0.15, 1) for _ in range(3)], timeout=0.25)  # each from its own start
-    return {"queued": [one.queued_s for one in results], "ran": [one.duration_s for one in results], "slow": [one.status for one in slow]}
+    return {
+        "queued": [one.queued_s for one in results],
+        "ran": [one.duration_s for one in results],
+        "slow": [one.status for one in slow],
+    }
 
 
 @waits
 def deadline_of_a_batch():
-    calls = [Call(tools.sleep, 0.05, 0), Call(tools.hang), Call(tools.sleep, 0.1, 2), Call(tools.hang), Call(tools.plus, 1)]
+    calls = [
+        Call(tools.sleep, 0.05, 0),
+        Call(tools.hang),
+        Call(tools.sleep, 0.1, 2),
+        Call(tools.hang),
+        Call(tools.plus, 1),
+    ]
     results, elapsed = timed(lambda: batch(calls, parallel=1, deadline=0.5))
     wide, wide_s = timed(lambda: batch([Call(tools.hang) for _ in range(6)], parallel=3, timeout=0.3))
-    return {"results": [seen(one) for one in results], "elapsed": elapsed, "wide": [one.status for one in wide], "wide_s": wide_s}
+    return {
+        "results": [seen(one) for one in results],
+        "elapsed": elapsed,
+        "wide": [one.status for one in wide],
+        "wide_s": wide_s,
+    }
 
 
 @waits
 def cancel_of_a_batch():
     token, leash = CancelToken(), Leash()
-    calls = [Call(tools.plus, 1), Call(tools.plus, 2), Call(tools.hang, leash.path), Call(tools.plus, 3), Call(tools.plus, 4)]
+    calls = [
+        Call(tools.plus, 1),
+        Call(tools.plus, 2),
+        Call(tools.hang, leash.path),
+        Call(tools.plus, 3),
+        Call(tools.plus, 4),
+    ]
 
     def strike():
         until(lambda: leash.state() == "held")
@@ -213,7 +250,8 @@ def cancel_of_a_batch():
     never = batch([Call(tools.plus, 1), Call(tools.plus, 2)], cancel=before)
     broken = batch([Call(tools.plus, 1), Call(tools.plus, 2)], cancel=Shaped(is_set=_fails))
     return {
-        "results": [seen(each) for each in results], "elapsed": elapsed, "leash": leash.state(), "own": [seen(each) for each in one],
+        "results": [seen(each) for each in results], "elapsed": elapsed, "leash": leash.state(),
+        "own": [seen(each) for each in one],
         "foreign": [seen(each) for each in foreign], "foreign_s": foreign_s, "never": [seen(each) for each in never],
         "broken": [seen(each) for each in broken],
     }  # fmt: skip
@@ -247,14 +285,23 @@ def writes():
         wrong.append(str(problem))
     with open(path) as file:
         wrong.append("never" in file.read())
-    return {"same": [one.value for one in same], "order": lines, "named": spans, "mixed": [one.value for one in mixed], "wrong": wrong}
+    return {
+        "same": [one.value for one in same],
+        "order": lines,
+        "named": spans,
+        "mixed": [one.value for one in mixed],
+        "wrong": wrong,
+    }
 
 
 @section
 def inline_in_a_batch():
     inline = deadstop.tool(tools.sleep, isolation="inline")
     results, elapsed = timed(lambda: batch([Call(inline, 0.15, number) for number in range(4)], parallel=4))
-    mixed = batch([Call(inline, 0.05, "in"), Call(tools.sleep, 0.05, "out"), Call(inline, 0.01, "in"), Call(tools.plus, 1)], parallel=2)
+    mixed = batch(
+        [Call(inline, 0.05, "in"), Call(tools.sleep, 0.05, "out"), Call(inline, 0.01, "in"), Call(tools.plus, 1)],
+        parallel=2,
+    )
     raised = batch([Call(deadstop.tool(tools.exits, isolation="inline"), 3), Call(inline, 0, 1)], parallel=2)
     return {"values": [one.value for one in results], "elapsed": elapsed, "mixed": [one.value for one in mixed],
             "raised": [seen(one)["status"] for one in raised], "receipt": seen(results[0])["receipt"]}  # fmt: skip
@@ -263,8 +310,10 @@ def inline_in_a_batch():
 @section
 def mixed_ends():
     calls = [
-        Call(tools.plus, 1), Call(tools.raises, ValueError("x")), Call(tools.leave), Call(tools.kill_self), Call(tools.hang),
-        Call(tools.unpicklable), Call(tools.echo, (number for number in [1])), Call(tools.async_plus, 1), Call(tools.segfault), Call(tools.plus, 2),
+        Call(tools.plus, 1), Call(tools.raises, ValueError("x")), Call(tools.leave), Call(tools.kill_self),
+        Call(tools.hang),
+        Call(tools.unpicklable), Call(tools.echo, (number for number in [1])), Call(tools.async_plus, 1),
+        Call(tools.segfault), Call(tools.plus, 2),
     ]  # fmt: skip
     results = batch(calls, parallel=4, timeout=0.4)
     return [[one.status, one.value] for one in results]
@@ -279,7 +328,11 @@ def on_result_raises():
         raise KeyError(f"from on_result {index}")
 
     try:
-        batch([Call(tools.hang, leash.path), Call(tools.plus, 1), Call(tools.hang, leash.path)], parallel=3, on_result=tell)
+        batch(
+            [Call(tools.hang, leash.path), Call(tools.plus, 1), Call(tools.hang, leash.path)],
+            parallel=3,
+            on_result=tell,
+        )
     except KeyError as problem:
         got.append(str(problem))
     gone = time.monotonic()
@@ -320,10 +373,14 @@ def races():
     from_loop = asyncio.run(race_async([Call(hangs), Call(pure, 0.05, "fast")]))
     until(lambda: leash.state() == "let go", 3)
     return {
-        "winner": seen(won.winner), "results": [seen(one) for one in won.results], "elapsed": elapsed, "leash": leash.state(),
-        "picky": [picky.winner.value, [one.status for one in picky.results]], "none": [none.winner, [one.value for one in none.results]],
-        "failing": [failing.winner.value, failing.results[0].status], "hung": [hung.winner, [one.status for one in hung.results], hung_s],
-        "cancelled": [cancelled.winner, [[one.status, one.reason] for one in cancelled.results]], "refused": refused, "ran": os.path.exists(path),
+        "winner": seen(won.winner), "results": [seen(one) for one in won.results], "elapsed": elapsed,
+        "leash": leash.state(),
+        "picky": [picky.winner.value, [one.status for one in picky.results]], "none": [none.winner,
+        [one.value for one in none.results]],
+        "failing": [failing.winner.value, failing.results[0].status], "hung": [hung.winner,
+        [one.status for one in hung.results], hung_s],
+        "cancelled": [cancelled.winner, [[one.status, one.reason] for one in cancelled.results]], "refused": refused,
+        "ran": os.path.exists(path),
         "accept_raises": accept_raises, "async": from_loop.winner.value,
     }  # fmt: skip
 

@@ -43,9 +43,12 @@ def asked(answer, soft=0.15, count=60, limit=5.0, answer_s=2.0, leash=None, way=
         time.sleep(0.15)
         standing = len(read(path))
         questions.append({
-            "elapsed_s": question.elapsed_s, "left_s": question.left_s, "answer_s": question.answer_s, "tail": question.tail[-20:],
-            "tool": question.tool, "stacks": question.evidence.stacks if question.evidence else None, "model": question.for_model(),
-            "ticks": standing, "begun": begun, "until": time.monotonic(), "kind": question.evidence.diagnosis.kind if question.evidence and question.evidence.diagnosis else None,
+            "elapsed_s": question.elapsed_s, "left_s": question.left_s, "answer_s": question.answer_s,
+            "tail": question.tail[-20:],
+            "tool": question.tool, "stacks": question.evidence.stacks if question.evidence else None,
+            "model": question.for_model(),
+            "ticks": standing, "begun": begun, "until": time.monotonic(),
+            "kind": question.evidence.diagnosis.kind if question.evidence and question.evidence.diagnosis else None,
         })  # fmt: skip
         time.sleep(0.05)
         questions[-1]["ticks_later"] = len(read(path))
@@ -53,7 +56,12 @@ def asked(answer, soft=0.15, count=60, limit=5.0, answer_s=2.0, leash=None, way=
 
     options = {"soft_timeout": soft, "on_soft": on_soft, "timeout": limit, "soft_answer": answer_s}
     result, elapsed = timed(lambda: way(Call(ticks, path, count, leash).options(**options)))
-    return {"result": seen(result, elapsed=elapsed), "questions": questions, "ticks": read(path), "handle": result.deferred}
+    return {
+        "result": seen(result, elapsed=elapsed),
+        "questions": questions,
+        "ticks": read(path),
+        "handle": result.deferred,
+    }
 
 
 @waits
@@ -90,7 +98,9 @@ def detach_then_hard_limit():
 
 @waits
 def other_answers():
-    return {repr(answer): asked(answer)["result"] for answer in (None, "perhaps", -1, 0, float("nan"), float("inf"), True)}
+    return {
+        repr(answer): asked(answer)["result"] for answer in (None, "perhaps", -1, 0, float("nan"), float("inf"), True)
+    }
 
 
 @waits
@@ -111,7 +121,11 @@ def unanswered():
 
     leash = Leash()
     result, elapsed = timed(
-        lambda: call(Call(ticks, new_path(), 500, leash.path).options(soft_timeout=0.15, on_soft=on_soft, timeout=5, soft_answer=0.3))
+        lambda: call(
+            Call(ticks, new_path(), 500, leash.path).options(
+                soft_timeout=0.15, on_soft=on_soft, timeout=5, soft_answer=0.3
+            )
+        )
     )
     return seen(result, elapsed=elapsed, leash=leash.state())
 
@@ -126,7 +140,9 @@ def hard_limit_does_not_move():
 
     leash, dead = Leash(), []
     begun = time.monotonic()
-    result = call(Call(ticks, new_path(), 500, leash.path).options(soft_timeout=0.2, on_soft=on_soft, timeout=0.6, soft_answer=10))
+    result = call(
+        Call(ticks, new_path(), 500, leash.path).options(soft_timeout=0.2, on_soft=on_soft, timeout=0.6, soft_answer=10)
+    )
     dead.append(time.monotonic() - begun)
     return seen(result, elapsed=dead[0], leash=leash.state())
 
@@ -146,7 +162,11 @@ def other_faces():
     def batch_way(wanted):
         return batch([wanted, Call(tools.plus, 1)], parallel=2)[0]
 
-    return {"async": asked("extend", way=async_way), "batch": asked("kill", way=batch_way), "async_kill": asked("kill", way=async_way)}
+    return {
+        "async": asked("extend", way=async_way),
+        "batch": asked("kill", way=batch_way),
+        "async_kill": asked("kill", way=async_way),
+    }
 
 
 @waits
@@ -182,7 +202,11 @@ def cancelled_while_frozen():
         return "extend"
 
     result, elapsed = timed(
-        lambda: call(Call(ticks, new_path(), 500, leash.path).options(soft_timeout=0.15, on_soft=on_soft, timeout=3, cancel=token))
+        lambda: call(
+            Call(ticks, new_path(), 500, leash.path).options(
+                soft_timeout=0.15, on_soft=on_soft, timeout=3, cancel=token
+            )
+        )
     )
     return seen(result, elapsed=elapsed, leash=leash.state())
 

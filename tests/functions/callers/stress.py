@@ -31,7 +31,15 @@ def _kinds(number):
         "hang": (Call(tools.hang).options(timeout=0.12), ("timeout", None)),
         "bound": (Call(tools.Shelf(value).room, 2), ("completed", value - 2)),
     }  # fmt: skip
-    order = ["plain"] * 22 + ["closure"] * 6 + ["async"] * 5 + ["large"] * 4 + ["prints"] * 4 + ["raises"] * 4 + ["crash"] * 2
+    order = (
+        ["plain"] * 22
+        + ["closure"] * 6
+        + ["async"] * 5
+        + ["large"] * 4
+        + ["prints"] * 4
+        + ["raises"] * 4
+        + ["crash"] * 2
+    )
     order += ["hang"] * 2 + ["bound"]
     return table[order[number % 50]]
 
@@ -77,7 +85,8 @@ def mixed():
     until(lambda: not pool().queue and own_processes().count("deadstop-worker") == workers_alive() <= 16)
     return {
         "wrong": wrong[:5], "count": len(wrong), "elapsed": elapsed, "still": alive, "threads": threads_of_ours(),
-        "names": own_processes(), "workers": workers_alive(), "after": [call(tools.plus, number).value for number in range(10)],
+        "names": own_processes(), "workers": workers_alive(), "after": [call(tools.plus,
+        number).value for number in range(10)],
     }  # fmt: skip
 
 
@@ -105,7 +114,8 @@ def hair():
             result = call(Call(_until, offset).options(timeout=LIMIT_S))
             with lock:
                 told.append({
-                    "offset": offset, "status": result.status, "value": result.value, "duration_s": result.duration_s, "ok": result.ok,
+                    "offset": offset, "status": result.status, "value": result.value, "duration_s": result.duration_s,
+                    "ok": result.ok,
                     "receipt": None if result.receipt is None else [result.receipt.proof, result.receipt.survivors],
                     "late": None if result.late is None else result.late.value, "elapsed": time.monotonic() - begun,
                 })  # fmt: skip
@@ -150,7 +160,11 @@ def crashes():
     def body(seed):
         for number in range(15):
             result = call(tools.leave, seed * 10 + number % 10)
-            if (result.status, result.exit_code, result.stdout.tail) != ("crashed", seed * 10 + number % 10, "half done\n"):
+            if (result.status, result.exit_code, result.stdout.tail) != (
+                "crashed",
+                seed * 10 + number % 10,
+                "half done\n",
+            ):
                 wrong.append([seed, number, result.status, result.exit_code, result.signal, result.stdout.tail])
 
     threads = [threading.Thread(target=body, args=(seed,)) for seed in range(20)]
@@ -168,7 +182,8 @@ def many_timeouts():
     begun = time.monotonic()
     results = deadstop.batch([Call(tools.hang).options(timeout=0.01) for _ in range(100)], parallel=20)
     return {
-        "statuses": sorted({one.status for one in results}), "elapsed": time.monotonic() - begun, "threads": threading.active_count() - before,
+        "statuses": sorted({one.status for one in results}), "elapsed": time.monotonic() - begun,
+        "threads": threading.active_count() - before,
         "survivors": sum(one.receipt.survivors for one in results),
     }  # fmt: skip
 

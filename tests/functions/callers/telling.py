@@ -120,7 +120,7 @@ class Leash:
         self.taken = False
 
     def state(self):
-        """"held", "let go", or "never held"."""
+        """ "held", "let go", or "never held"."""
         try:
             while os.read(self.end, 1000):
                 self.taken = True

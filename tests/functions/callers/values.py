@@ -50,12 +50,17 @@ def sizes():
     for size in BOUNDARIES:
         data = os.urandom(size)
         results = {
-            "both": call(tools.echo, data), "result": call(tools.make, size), "argument": call(len, data),
-            "text": call(tools.echo, "\u00e4" * (size // 2)), "exception": call(tools.raises, ValueError(data.hex())),
+            "both": call(tools.echo, data),
+            "result": call(tools.make, size),
+            "argument": call(len, data),
+            "text": call(tools.echo, "\u00e4" * (size // 2)),
+            "exception": call(tools.raises, ValueError(data.hex())),
         }
         good = {
-            "both": results["both"].value == data, "result": results["result"].value == b"x" * size,
-            "argument": results["argument"].value == size, "text": results["text"].value == "\u00e4" * (size // 2),
+            "both": results["both"].value == data,
+            "result": results["result"].value == b"x" * size,
+            "argument": results["argument"].value == size,
+            "text": results["text"].value == "\u00e4" * (size // 2),
             "exception": str(results["exception"].exception) == data.hex(),
         }
         wrong += [(size, name) for name, right in good.items() if not right]
@@ -87,9 +92,12 @@ def kinds():
 def unpicklable():
     generator = (number for number in range(3))
     return {
-        "result": seen(call(tools.unpicklable)), "nested": seen(call(lambda: {"deep": [sys._getframe()]})),
-        "argument": seen(call(tools.echo, generator)), "function": seen(call(lambda: generator)),
-        "exception": seen(call(tools.raises_refuses)), "not_loadable": seen(call(tools.raises_needs_two)),
+        "result": seen(call(tools.unpicklable)),
+        "nested": seen(call(lambda: {"deep": [sys._getframe()]})),
+        "argument": seen(call(tools.echo, generator)),
+        "function": seen(call(lambda: generator)),
+        "exception": seen(call(tools.raises_refuses)),
+        "not_loadable": seen(call(tools.raises_needs_two)),
         "after": call(tools.plus, 1).value,
     }
 
@@ -110,12 +118,17 @@ def exceptions():
             unwrapped[name] = type(problem).__name__
     chained = call(_chained)
     return {
-        "caught": caught, "unwrapped": unwrapped, "exit": seen(call(tools.exits, 3)), "text": seen(call(tools.exits, "bye")),
-        "interrupt": seen(call(tools.interrupts)), "own_timeout": seen(call(tools.raises, TimeoutError("the tool's own"))),
-        "group": seen(call(tools.raises_group)), "subs": [type(each).__name__ for each in call(tools.raises_group).exception.exceptions],
-        "chained": seen(chained), "stop": seen(call(tools.raises, StopIteration(3))), "generator_exit": seen(call(tools.raises, GeneratorExit())),
+        "caught": caught, "unwrapped": unwrapped, "exit": seen(call(tools.exits, 3)), "text": seen(call(tools.exits,
+        "bye")),
+        "interrupt": seen(call(tools.interrupts)), "own_timeout": seen(call(tools.raises,
+        TimeoutError("the tool's own"))),
+        "group": seen(call(tools.raises_group)),
+        "subs": [type(each).__name__ for each in call(tools.raises_group).exception.exceptions],
+        "chained": seen(chained), "stop": seen(call(tools.raises, StopIteration(3))),
+        "generator_exit": seen(call(tools.raises, GeneratorExit())),
         "raises_its_own_class": seen(call(tools.raises, deadstop.ToolTimeoutError("not by us"))),
-        "text_fails": seen(call(_text_fails)), "recursion": seen(call(tools.endless_recursion)), "after": call(tools.plus, 1).value,
+        "text_fails": seen(call(_text_fails)), "recursion": seen(call(tools.endless_recursion)),
+        "after": call(tools.plus, 1).value,
     }  # fmt: skip
 
 
@@ -142,11 +155,14 @@ def callables():
         "partial": Call(functools.partial(tools.plus, 1), other=5), "bound": Call(shelf.room, used=3),
         "object": Call(shelf, 4), "builtin": Call(len, [1, 2, 3]), "builtin_module": Call(math.factorial, 10),
         "class": Call(tools.Shelf, 8), "static": Call(tools.Shelf.fixed), "class_method": Call(tools.Shelf.named),
-        "class_builtin": Call(int, "ff", 16), "getter": Call(operator.itemgetter(1), "ab"), "method": Call("a,b".split, ","),
+        "class_builtin": Call(int, "ff", 16), "getter": Call(operator.itemgetter(1), "ab"),
+        "method": Call("a,b".split, ","),
         "tool": Call(tools.decorated, 21), "lambda": Call(lambda one: one + 1, 1), "class_of_main": Call(Point, 4),
         "partial_of_lambda": Call(functools.partial(lambda one, other: one - other, 5), 3),
-        "cached": Call(_cached, 3), "wrapped": Call(_wrapped, 3), "keyword_names": Call(_takes_names, function=1, args=2, self=3),
-        "bound_of_main": Call(Doubler(4).double), "unhashable": Call(Unhashable()), "tool_of_main": Call(of_main_tool, 3), "tool_method": Call(Desk(10).times, 3),
+        "cached": Call(_cached, 3), "wrapped": Call(_wrapped, 3), "keyword_names": Call(_takes_names, function=1,
+        args=2, self=3),
+        "bound_of_main": Call(Doubler(4).double), "unhashable": Call(Unhashable()), "tool_of_main": Call(of_main_tool,
+        3), "tool_method": Call(Desk(10).times, 3),
     }  # fmt: skip
     for name, each in made.items():
         result = call(each)
@@ -266,9 +282,15 @@ def closures():
         return 1 if number < 2 else number * inner(number - 1)
 
     return {
-        "list": [first, second, third], "global": [before, after], "nonlocal": [counted, count], "defaults": defaults,
-        "recoded": recoded, "replaced": replaced, "recursion": [call(_factorial, 10).value, call(inner, 10).value],
-        "mutual": call(_even, 7).value, "module_recursion": call(tools.recursive, 10).value,
+        "list": [first, second, third],
+        "global": [before, after],
+        "nonlocal": [counted, count],
+        "defaults": defaults,
+        "recoded": recoded,
+        "replaced": replaced,
+        "recursion": [call(_factorial, 10).value, call(inner, 10).value],
+        "mutual": call(_even, 7).value,
+        "module_recursion": call(tools.recursive, 10).value,
     }
 
 
@@ -317,7 +339,8 @@ def module_not_on_the_path():
     unknown = importlib.util.module_from_spec(other)
     other.loader.exec_module(unknown)
     return {
-        "value": call(module.function, 3).value, "own": [type(raised.exception) is module.Own, seen(raised)["error"]],
+        "value": call(module.function, 3).value,
+        "own": [type(raised.exception) is module.Own, seen(raised)["error"]],
         "unknown": seen(call(unknown.function, 3)),
     }
 
@@ -331,7 +354,9 @@ def path_follows():
     import added_later
 
     return {
-        "before": before, "by_import": call(tools.imports, "added_later").value, "function": call(added_later.function).value
+        "before": before,
+        "by_import": call(tools.imports, "added_later").value,
+        "function": call(added_later.function).value,
     }
 
 
@@ -428,7 +453,9 @@ def nursery_meets_thread_module():
             threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
         def function(): return 5
     """)  # fmt: skip
-    spec = importlib.util.spec_from_file_location("thread_the_second_time", os.path.join(folder, "thread_the_second_time.py"))
+    spec = importlib.util.spec_from_file_location(
+        "thread_the_second_time", os.path.join(folder, "thread_the_second_time.py")
+    )
     module = sys.modules["thread_the_second_time"] = types.ModuleType("thread_the_second_time")
     module.__spec__, module.__file__ = spec, spec.origin
     exec("def function(): return 5", module.__dict__)

@@ -11,6 +11,7 @@ from . import proc, waits
 from .diagnose import diagnose
 from .hints import HINTS
 from .snapshot import Finding, Snapshot
+from .stacks import python_stacks
 from .view import View
 
 _SHOWN = 64  # processes
@@ -20,7 +21,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 def collect(view: View, emit: Emit) -> None:
     """Emit {"processes", "count"} as soon as the first sample is read, then {"diagnosis", "complete",
-    "took_ms"}.
+    "took_ms"}, then, if the blamed process is a Python and somebody can tell, {"stacks"}.
 
     Meant for a short-lived child that may be killed between the two. Processes may vanish at any time: that
     is never an error. Not promised: that every process is listed (at most 64 are, `count` says how many there
@@ -33,6 +34,8 @@ def collect(view: View, emit: Emit) -> None:
         finding = _find(snapshot)
         took = round((time.monotonic() - started) * 1000, 2)
         emit({"diagnosis": _described(snapshot, finding), "complete": not snapshot.cut_short, "took_ms": took})
+        if view.stacks and (found := python_stacks(finding.pid)):
+            emit({"stacks": found})
     finally:
         snapshot.close()
 

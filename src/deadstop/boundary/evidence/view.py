@@ -18,7 +18,7 @@ class View:
     cgroup: paths of "procs", "pids", "pids_max", "pids_events", "mem_failcnt", "mem_events"; any may be
     missing. out_rate: bytes of output per second, lately. elapsed: seconds since the start. window: seconds
     between the two samples. budget: seconds of CPU time the reader may burn. reused: the leader has done other
-    work before: its counters say nothing about this call.
+    work before: its counters say nothing about this call. stacks: ask for Python stacks, if py-spy is installed.
     """
 
     root: int
@@ -32,3 +32,4 @@ class View:
     window: float = 0.015
     budget: float = 0.05
     reused: bool = False
+    stacks: bool = False
