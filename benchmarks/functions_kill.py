@@ -176,7 +176,7 @@ def _memory() -> Iterator[Figure]:
         if size is not None:
             found.setdefault(_comm(pid), []).append(size)
     sizes = {name: Series(tuple(values)) for name, values in found.items()}
-    workers = sizes.pop("deadstop-worker"[:15], Series(()))
+    workers = sizes.pop("deadstop-worker", Series(()))
     sizes["supervisor"] = Series((_private_mib(supervisor.pid) or 0.0,))
     yield Figure("idle worker, private memory", workers, (15.0, 15.0), unit="MiB", beside=sizes)
 

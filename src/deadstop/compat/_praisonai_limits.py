@@ -62,5 +62,5 @@ def cancelled(given: Any) -> str | None:
     """None while the token says no; otherwise why it counts as set, "" where it simply is."""
     if type(given) in _SURE:
         return "" if given.is_set() else None
-    token = given if type(given) is Token else token_of(given)
+    token = token_of(given)
     return (token.error or "") if token.is_set() else None

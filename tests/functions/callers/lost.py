@@ -44,7 +44,7 @@ def killed_caller():
     threading.Thread(target=call, args=(Call(tools.ignores_signals, leash.path),), daemon=True).start()
     threading.Thread(target=lambda: deadstop.batch([Call(tools.hang)] * 3, parallel=3), daemon=True).start()
     until(lambda: leash.state() == "held")
-    time.sleep(0.2)
+    until(lambda: own_processes().count("deadstop-worker") >= 5)
     tell(pid=os.getpid(), names=own_processes())
     time.sleep(30)
 

@@ -160,7 +160,7 @@ def cancelled_async():
 
 @section
 def order():
-    calls = [Call(tools.sleep, 0.06 - 0.01 * number, number) for number in range(6)]
+    calls = [Call(tools.sleep, 0 if number else 0.3, number) for number in range(6)]
     told = []
     parallel, parallel_s = timed(
         lambda: batch(calls, parallel=6, on_result=lambda at, result: told.append((at, result.value)))
