@@ -176,10 +176,13 @@ class Engine:
             if worker is None:
                 return False
             found = launch(call, pool, worker, self.begun)
-            if isinstance(found, Flight):
-                self._watch(index, found)
-            else:
+            if isinstance(found, ToolResult):
                 self._finished(index, found)
+            elif found.ended is not None:
+                self.running += 1
+                self._settle(index, found, found.ended)
+            else:
+                self._watch(index, found)
         return True
 
     def _before(self, index: int, call: Call) -> ToolResult | None:

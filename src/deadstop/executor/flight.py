@@ -90,6 +90,7 @@ class Flight:
         self.cancel_reason: str | None = None
         self.question: tuple[str, list[bytes]] | None = None
         self.soft_at: float | None = None
+        self.ended: ToolResult | None = None
         self.died_unsent = False
         self.threads_left = False
         self.state = State.RUNNING

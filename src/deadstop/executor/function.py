@@ -67,8 +67,10 @@ def run_one(asked: Call) -> ToolResult:
         return run_inline(asked)
     for _ in range(TRIES):
         flight = start(asked, token)
-        result = flight if isinstance(flight, ToolResult) else wait(flight, token)
-        if isinstance(flight, ToolResult) or not flight.died_unsent:
+        if isinstance(flight, ToolResult):
+            return flight
+        result = wait(flight, token)
+        if not flight.died_unsent:
             break
     return result
 
@@ -88,7 +90,10 @@ def start(asked: Call, token: Token | None) -> Flight | ToolResult:
 
 
 def launch(asked: Call, pool: Pool | KeptWorker, worker: Worker, queued: float) -> Flight | ToolResult:
-    """Put the call on this worker: load its function first where it is new there."""
+    """Put the call on this worker: load its function first where it is new there.
+
+    A flight that ended while its function was loaded has its result in `ended`.
+    """
     flight = Flight(asked, pool, worker, queued)
     try:
         sent = asked.tool.sent
@@ -98,7 +103,8 @@ def launch(asked: Call, pool: Pool | KeptWorker, worker: Worker, queued: float) 
             if pool.has_loaded(worker, sent.module):
                 target = (number, sent.place)  # it only has to be looked up: no need to ask first
             elif (ended := flight.load(number, body)) is not None:
-                return ended if not flight.died_unsent else flight
+                flight.ended = ended
+                return flight
         end, limit = asked.resolve()
         if end <= _monotonic():
             pool.give(worker)
@@ -142,6 +148,8 @@ def _slice(until: float, token: Token | None) -> float:
 
 def wait(flight: Flight, token: Token | None) -> ToolResult:
     """Block until the result. An exception of the caller's (an interrupt) ends the call, too."""
+    if flight.ended is not None:
+        return flight.ended
     try:
         if token is None and flight.soft_at is None:
             return _wait_plainly(flight)

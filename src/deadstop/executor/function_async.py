@@ -56,7 +56,7 @@ async def run_one_async(asked: Call) -> ToolResult:
         flight = await _start(asked, token)
         if isinstance(flight, ToolResult):
             return flight
-        result = await Watch(flight, token).result()
+        result = flight.ended or await Watch(flight, token).result()
         if not flight.died_unsent:
             break
     return result

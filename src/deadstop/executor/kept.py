@@ -10,6 +10,7 @@ from .. import clock
 from ..errors import UsageError
 from ..results import LimitReport, ToolResult
 from .function import TRIES, launch, wait, wait_in_line
+from .tasks import within_task
 from .tokens import Token
 from .tool import Call, Tool, tool_of
 from .workers import Pool, Worker, pool_of
@@ -44,15 +45,20 @@ class KeptWorker:
         """Run a call here. Its tool's isolation and ceilings are those of this worker."""
         if self.closed:
             raise UsageError("this worker was closed")
+        return within_task(asked, self._run_one)
+
+    def _run_one(self, asked: Call) -> ToolResult:
         token = Token(asked.cancel) if asked.cancel is not None else None
         queued = clock.monotonic()
         for _ in range(TRIES):
             worker = self._take(asked, token)
             if isinstance(worker, ToolResult):
                 return worker
-            flight: Flight | ToolResult = launch(asked, self, worker, queued)
-            result = flight if isinstance(flight, ToolResult) else wait(flight, token)
-            if isinstance(flight, ToolResult) or not flight.died_unsent:
+            flight = launch(asked, self, worker, queued)
+            if isinstance(flight, ToolResult):
+                return flight
+            result = wait(flight, token)
+            if not flight.died_unsent:
                 break
         return result
 

@@ -135,6 +135,11 @@ class Tool:
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
+    def __copy__(self) -> Tool:
+        new = object.__new__(Tool)
+        vars(new).update(vars(self))
+        return new
+
     def __reduce__(self) -> Any:
         return Tool, (self.function, self.options)
 

@@ -7,6 +7,7 @@ has waited longest.
 
 from __future__ import annotations
 
+import atexit
 import json
 import marshal
 import os
@@ -311,7 +312,15 @@ def _after_fork() -> None:
     _pools.clear()
 
 
+def _at_exit() -> None:
+    """Before the supervisor is waited for: what is idle needs no kill."""
+    for pool in _pools.values():
+        pool.give_up()
+        pool.orders.close()
+
+
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
 
 
 def wait_for(pool: Pool, waiter: Waiter, until: float, token: int | None) -> bool:
