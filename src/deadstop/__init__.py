@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from .errors import ToolStartError as ToolStartError
     from .errors import ToolTimeoutError as ToolTimeoutError
     from .errors import UsageError as UsageError
-    from .executor.batch import RaceResult as RaceResult
     from .executor.batch import batch as batch
     from .executor.batch import batch_async as batch_async
-    from .executor.batch import race as race
-    from .executor.batch import race_async as race_async
     from .executor.boundary import Boundary as Boundary
     from .executor.function import call as call
     from .executor.function_async import call_async as call_async
+    from .executor.race import RaceResult as RaceResult
+    from .executor.race import race as race
+    from .executor.race import race_async as race_async
     from .executor.run import run as run
     from .executor.run import run_async as run_async
     from .executor.soft import SoftLimit as SoftLimit
@@ -69,9 +69,9 @@ _HOME = {
     "remaining": "deadlines",
     "batch": "executor.batch",
     "batch_async": "executor.batch",
-    "race": "executor.batch",
-    "race_async": "executor.batch",
-    "RaceResult": "executor.batch",
+    "race": "executor.race",
+    "race_async": "executor.race",
+    "RaceResult": "executor.race",
     "Call": "executor.tool",
     "Tool": "executor.tool",
     "tool": "executor.tool",

@@ -80,7 +80,8 @@ _one_at_a_time = threading.Lock()
 
 @contextmanager
 def _module_by_value(module: types.ModuleType) -> Iterator[None]:
-    cloudpickle = importlib.import_module("cloudpickle")
+    import cloudpickle
+
     cloudpickle.register_pickle_by_value(module)
     try:
         yield
@@ -97,7 +98,8 @@ def _dump(pickler: Any, value: object) -> bytes:
 @cache
 def _pickler() -> Any:
     """cloudpickle's, and context variables, which have no pickled form: found again by their name in a module."""
-    cloudpickle = importlib.import_module("cloudpickle")
+    import cloudpickle
+
     table = {"dispatch_table": cloudpickle.CloudPickler.dispatch_table.new_child({ContextVar: _reduce_variable})}
     return type("Pickler", (cloudpickle.CloudPickler,), table)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from .. import deadlines, messages
 from ..executor.function import run
-from ..executor.inline import _complete
+from ..executor.inline import complete
 from ..executor.tool import Call, Tool
 from ..results import Progress
 from ..results import ToolResult as Outcome
@@ -89,7 +89,7 @@ def run_here(call: ToolCall, execute: Callable[..., Any], on_progress: OnProgres
                 more["on_progress"] = relay = Relay(call, on_progress)
             value = execute(call.function_name, call.arguments, call.tool_call_id, **more)
         if type(value) is _Coroutine:
-            value = _complete(value)
+            value = complete(value)
     except BaseException as problem:
         return raised_here(call, problem, relay.close() if relay is not None else [])
     told = relay.close() if relay is not None else []

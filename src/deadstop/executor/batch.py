@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many calls at once, and races: one loop in the calling thread that watches every flight."""
+"""Many calls at once: one loop in the calling thread that watches every flight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -58,13 +57,13 @@ async def batch_async(calls: Iterable[Call], **options: Any) -> list[ToolResult]
 
     `on_result` is called in a thread.
     """
-    found: list[ToolResult] = await _in_thread(
+    found: list[ToolResult] = await in_thread(
         lambda token: batch(calls, **{**options, "cancel": token}), options.get("cancel")
     )
     return found
 
 
-async def _in_thread(run: Callable[[Any], Any], given: Any) -> Any:
+async def in_thread(run: Callable[[Any], Any], given: Any) -> Any:
     import asyncio
 
     token = CancelToken()
@@ -128,6 +127,7 @@ class Engine:
         self.poll = select.poll()
         self.pools: dict[int, Pool] = {}
         self.elsewhere: deque[tuple[int, Flight | None, ToolResult | None]] = deque()
+        self.ringing = threading.Lock()
         self.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.poll.register(self.bell, select.POLLIN)
         if self.token is not None and self.token.source is not None:
@@ -144,7 +144,9 @@ class Engine:
         finally:
             for _, flight in self.flights.values():
                 abandon(flight)
-            os.close(self.bell)
+            with self.ringing:
+                os.close(self.bell)
+                self.bell = -1
 
     # -- starting ----------------------------------------------------------------------------------------------------
 
@@ -242,9 +244,15 @@ class Engine:
             except BaseException as problem:
                 result = never_ran(self.calls[index], Status.UNKNOWN, None, repr(problem))
             self.elsewhere.append((index, flight, result))
-            os.eventfd_write(self.bell, 1)
+            self._ring()
 
         threading.Thread(target=body, name="deadstop-batch", daemon=True).start()
+
+    def _ring(self) -> None:
+        """From another thread, which may be later than the end of it all."""
+        with self.ringing:
+            if self.bell >= 0:
+                os.eventfd_write(self.bell, 1)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
@@ -368,50 +376,3 @@ class Engine:
 def _resources(call: Call) -> set[str]:
     writes = call.tool.writes
     return set(writes(*call.args, **call.kwargs) if callable(writes) else writes)
-
-
-@dataclass(frozen=True, slots=True)
-class RaceResult:
-    """`winner` is the first acceptable result, None if there was none; `results` has all, in the order of the calls."""
-
-    winner: ToolResult | None
-    results: tuple[ToolResult, ...]
-
-
-def race(
-    calls: Iterable[Call], *, accept: Callable[[ToolResult], bool] | None = None,
-    timeout: float | Default | None = DEFAULT, deadline: float | None = None, cancel: Any = None,
-) -> RaceResult:  # fmt: skip
-    """Run calls at once; the first result that is acceptable (`ok`, if `accept` is not given) wins.
-
-    The others are killed: their results are `cancelled`, reason `race_lost`, with receipts. Only tools declared with
-    `effect="none"` may race, for a loser may have done half of what it does, and only killable ones: raises
-    UsageError for others, before anything runs.
-    """
-    listed = list(calls)
-    for each in listed:
-        if isinstance(each, Call) and (each.tool.effect != "none" or each.tool.inline):
-            why = "it is inline and cannot be killed" if each.tool.inline else "declare it with effect='none'"
-            raise UsageError(f"{each.tool.name} may not race: {why}")
-    if not listed:
-        raise UsageError("a race needs at least one call")
-    acceptable = accept or (lambda result: result.ok)
-    won: list[ToolResult] = []
-
-    def on_result(_: int, result: ToolResult) -> None:
-        if not won and result.status is not Status.CANCELLED and acceptable(result):
-            won.append(result)
-            engine.stop("race_lost")
-
-    checked = checked_calls(listed, min(len(listed), MAX_WORKERS), timeout, deadline)
-    engine = Engine(checked, min(len(listed), MAX_WORKERS), cancel, on_result)
-    results = engine.run()
-    return RaceResult(won[0] if won else None, tuple(results))
-
-
-async def race_async(calls: Iterable[Call], **options: Any) -> RaceResult:
-    """The async twin of `race`."""
-    found: RaceResult = await _in_thread(
-        lambda token: race(calls, **{**options, "cancel": token}), options.get("cancel")
-    )
-    return found

@@ -10,11 +10,11 @@ deadline; a later answer is evidence.
 from __future__ import annotations
 
 import json
+import marshal
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from .. import clock
-from ..deferred import Deferred
 from ..packing import (
     GONE,
     LEFT_PROCESSES,
@@ -29,8 +29,8 @@ from ..packing import (
     WROTE,
     Damaged,
 )
-from ..results import FiredLimit, Late, Output, Progress, Receipt, Status, ToolResult
-from . import answers
+from ..results import FiredLimit, Progress, Status, ToolResult
+from . import answers, outcome
 from .private import supervisor, wait_readable
 from .workers import Pool, Worker, surroundings
 
@@ -64,6 +64,7 @@ class Flight:
         "cancel_reason",
         "died_unsent",
         "end",
+        "ended",
         "fd",
         "limit",
         "messages",
@@ -127,7 +128,7 @@ class Flight:
                 break
         worker.slot.end()
         if kind == RAISED:
-            return self._keep_or_lose(flags, self._raised(answered, _monotonic()))
+            return self._keep_or_lose(flags, outcome.answered(self, RAISED, answered, _monotonic()))
         worker.known.add(number)
         self._learn(bytes(answered).decode(), flags)
         return None
@@ -207,7 +208,7 @@ class Flight:
             return None
         if bits:
             return self._with_remains(kind, bits, bytes(body), now)
-        result = self._value(body, now) if kind == VALUE else self._raised(body, now)
+        result = outcome.answered(self, kind, body, now)
         self.pool.give(self.worker)
         return result
 
@@ -222,7 +223,7 @@ class Flight:
             self.worker.order("printed")
             self.state, self.fd = State.PRINTED, self.worker.reports.socket.fileno()
         else:
-            result = self._value(body, now) if kind == VALUE else self._raised(body, now)
+            result = outcome.answered(self, kind, body, now)
             self.pool.give(self.worker)
             return result
         return None
@@ -241,8 +242,6 @@ class Flight:
             return self.lost("the supervisor ended")
         kind, _, _, body = packet
         if kind == TOLD:
-            import marshal
-
             told = marshal.loads(bytes(body))
             if self.state is State.FREEZING:
                 self.question = (told[0], told[1])
@@ -291,53 +290,13 @@ class Flight:
         """When to stop waiting for the supervisor."""
         return self.end + BACKSTOP_S if self.state is not State.ENDING else _monotonic() + PROOF_S + BACKSTOP_S
 
-    # -- results -----------------------------------------------------------------------------------------------------
-
-    def _fields(self, status: Status, now: float) -> dict[str, Any]:
-        call, started = self.call, self.started
-        fields: dict[str, Any] = {
-            "tool": call.tool.name, "status": status, "call_id": call.call_id, "started_at": self.started_at,
-            "duration_s": now - started, "queued_s": started - self.queued, "effect": call.tool.effect,
-            "limits": self.pool.limits,
-        }  # fmt: skip
-        if self.messages:
-            fields["progress"] = tuple(self.messages)
-        if self.pool.remarks:
-            fields["degraded"] = self.pool.remarks
-        return fields
-
-    def _value(self, body: Any, now: float) -> ToolResult:
-        try:
-            value = answers.load(self.worker.level, body)
-        except Exception as problem:
-            return self._unreadable(problem, now)
-        fields = self._fields(Status.COMPLETED, now)
-        fields["value"] = value
-        if type(value) is Deferred:
-            fields["value"], fields["deferred"] = value.note, value.id
-        return ToolResult.made(fields)
-
-    def _unreadable(self, problem: Exception, now: float) -> ToolResult:
-        fields = self._fields(Status.ERROR, now)
-        fields["error_type"], fields["exception"] = type(problem).__name__, problem
-        fields["error_message"] = f"its result cannot be loaded here: {problem}"
-        return ToolResult.made(fields)
-
-    def _raised(self, body: Any, now: float) -> ToolResult:
-        fields = self._fields(Status.ERROR, now)
-        try:
-            fields.update(answers.error_fields(self.worker.level, body))
-        except Exception as problem:
-            return self._unreadable(problem, now)
-        return ToolResult.made(fields)
+    # -- the end -----------------------------------------------------------------------------------------------------
 
     def _printed(self, told: list[tuple[bytes, int, int]]) -> ToolResult:
         assert self.answer is not None
-        kind, body = self.answer
-        result = self._value(body, self.end) if kind == VALUE else self._raised(body, self.end)
+        result = outcome.answered(self, *self.answer, self.end)
         self.pool.give(self.worker)
-        out, err = (Output(*parts) for parts in told)
-        return ToolResult.made({**vars(result), "stdout": out, "stderr": err})
+        return outcome.with_output(result, told)
 
     def _keep_or_lose(self, flags: int, result: ToolResult) -> ToolResult:
         if flags & (LEFT_PROCESSES | LEFT_THREADS):
@@ -346,77 +305,30 @@ class Flight:
             self.pool.give(self.worker)
         return result
 
-    def _gone(self, body: bytes) -> ToolResult | None:
+    def _gone(self, body: bytes) -> ToolResult:
         """The worker's one report: it was killed, or died."""
-        import marshal
-
         died_at, document = marshal.loads(body)
         report = ToolResult.from_dict(json.loads(document))
         self._drop_worker()
         if report.status is Status.CRASHED and died_at is not None and died_at <= self.started and self.answer is None:
             self.died_unsent = True
-        return self._reported(report)
-
-    def _reported(self, report: ToolResult) -> ToolResult:
-        kept = {
-            key: value for key, value in vars(report).items()
-            if key not in ("tool", "call_id", "started_at", "duration_s", "queued_s", "effect", "value", "degraded")
-        }  # fmt: skip
-        status = report.status
-        if status is Status.COMPLETED and self.answer is not None:
-            kind, body = self.answer
-            result = self._value(body, self.end) if kind == VALUE else self._raised(body, self.end)
-            kept = {key: kept[key] for key in ("stdout", "stderr", "receipt", "leftover")}
-            if self.threads_left:
-                kept["leftover"] = (*kept["leftover"], "threads")
-            return ToolResult.made({**vars(result), **kept, "environment": "what it left running was ended"})
-        fields = {**kept, **self._fields(status, _monotonic())}
-        fields["environment"] = f"its {self.worker.level} was destroyed; files it wrote remain"
-        if status is Status.TIMEOUT:
-            soft = report.limit is not None  # nobody answered: the supervisor knows no other
-            fields["limit"] = FiredLimit("soft", self.call.tool.soft_timeout, "given") if soft else self.limit
-        if self.answer is not None:
-            fields["late"] = self._late()
-        return ToolResult.made(fields)
-
-    def _late(self) -> Late:
-        assert self.answer is not None
-        kind, body = self.answer
-        after = max(0.0, round(_monotonic() - self.end, 6)) if self.end != _INFINITE else 0.0
-        try:
-            if kind == VALUE:
-                value = answers.load(self.worker.level, body)
-                return Late("value", repr(value)[:1000], after, value)
-            fields = answers.error_fields(self.worker.level, body)
-            return Late("error", f"{fields['error_type']}: {fields['error_message']}"[:1000], after)
-        except Exception as problem:
-            return Late("value", f"<cannot be loaded: {problem}>"[:1000], after)
+        return outcome.reported(self, report)
 
     def _drop_worker(self) -> None:
         self.pool.lose(self.worker, replace=True)  # its slot is the supervisor's again, and may have a new call in it
 
     def lost(self, why: str) -> ToolResult:
         """No report has come in time: end the worker from here. If none comes even then, the supervisor goes, too."""
-        worker, now = self.worker, _monotonic()
-        worker.kill_from_here()
+        self.worker.kill_from_here()
         result = self._late_report()
         if result is not None:
             return ToolResult.made({**vars(result), "degraded": (*result.degraded, f"{why}: the caller ended it")})
-        overdue = now >= self.end
         supervisor.kill(self.pool.process)
-        shown = bool(wait_readable([worker.exit_fd], PROOF_S)) and worker.namespace
-        fields = self._fields(Status.TIMEOUT if overdue else Status.UNKNOWN, now)
-        fields["limit"] = self.limit if overdue else None
-        method = ("pidfd",) if worker.namespace else ("lifeline",)
-        proof, survivors = ("pid_namespace_reaped", 0) if shown else ("none", None)
-        fields["receipt"] = Receipt(worker.level, method, proof, survivors)
-        fields["environment"] = "the worker was ended by the caller"
-        fields["degraded"] = (*self.pool.remarks, f"{why}: its output and evidence are lost")
-        if self.answer is not None:
-            fields["late"] = self._late()
+        gone = bool(wait_readable([self.worker.exit_fd], PROOF_S))
+        result = outcome.unreported(self, why, gone=gone)
         self._drop_worker()
         self.pool.give_up()
-        return ToolResult.made(fields)
+        return result
 
     def _late_report(self) -> ToolResult | None:
         """A supervisor that lives reports the end that we made."""

@@ -37,7 +37,7 @@ def run_light(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tool
     try:
         value = tool.function(*args, **kwargs)
         if type(value) is types.CoroutineType:
-            value = _complete(value)
+            value = complete(value)
     except (Exception, SystemExit) as problem:
         outcome: dict[str, Any] = {
             "status": Status.ERROR, "exception": problem, "error_type": type(problem).__name__,
@@ -85,7 +85,7 @@ def _run(call: Call, end: float | None, limit: FiredLimit | None = None) -> Tool
     try:
         value = tool.function(*call.args, **call.kwargs)
         if type(value) is types.CoroutineType:
-            value = _complete(value)
+            value = complete(value)
     except (Exception, SystemExit) as problem:
         fields["status"], fields["exception"] = Status.ERROR, problem
         fields["error_type"], fields["error_message"] = type(problem).__name__, _text(problem)
@@ -134,7 +134,7 @@ async def _run_async(call: Call) -> ToolResult:
     return _overran(fields, now - end, limit) if now > end else ToolResult.made(fields)
 
 
-def _complete(coroutine: Any) -> Any:
+def complete(coroutine: Any) -> Any:
     """Run a coroutine to its end from code that is not async, also where a loop runs in this thread already."""
     import asyncio
 

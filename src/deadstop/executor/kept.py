@@ -16,7 +16,7 @@ from .tool import Call, Tool, tool_of
 from .workers import Pool, Worker, pool_of
 
 if TYPE_CHECKING:
-    from .flight import Flight
+    pass
 
 
 class KeptWorker:

@@ -28,7 +28,7 @@ class Token:
         self.error: str | None = None
         if isinstance(given, CancelToken):
             self.source = given.fileno()
-        elif not any(getattr(given, name, None) is not None for name in NAMES):
+        elif not any(_has(given, name) for name in NAMES):
             raise UsageError(f"cancel: {given!r:.60} has none of {', '.join(NAMES)}")
 
     def is_set(self) -> bool:
@@ -53,3 +53,10 @@ class Token:
     @property
     def reason(self) -> str:
         return "token_error" if self.error else "caller"
+
+
+def _has(given: Any, name: str) -> bool:
+    try:
+        return getattr(given, name, None) is not None
+    except Exception:
+        return True  # it fails to answer: `is_set` says so

@@ -106,6 +106,7 @@ class Tool:
 
     def limited(self, timeout: float | None) -> Tool:
         """The same tool, sent to the same workers, with another limit."""
+        _ = self.sent if not self.inline else None  # made once, for all copies
         new = copy.copy(self)
         new.timeout, new.source = clock.check_limit("timeout", timeout), "given"
         new.limit = FiredLimit("call", new.timeout, "given")
