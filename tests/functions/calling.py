@@ -62,12 +62,17 @@ def run(host: Host, program: str, *sections: str, bound: float = 50) -> dict[str
     return told
 
 
-def facts(host: Host, program: str, section: str) -> Any:
-    """What one section saw; its program is run if it has not been on this host."""
+def facts(host: Host, program: str, section: str, *, by_itself: bool = False) -> Any:
+    """What one section saw; its program is run if it has not been on this host.
+
+    `by_itself`: then only this section, for a test that is run apart from the others.
+    """
     key = (host.mark, program)
+    if by_itself and key not in _told:
+        key = (host.mark, f"{program} {section}")
     if key not in _told:
         try:
-            _told[key] = run(host, program)
+            _told[key] = run(host, program, *([section] if by_itself else []))
         except BaseException as problem:
             _told[key] = {"_failed": repr(problem)}
             raise

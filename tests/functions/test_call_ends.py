@@ -12,6 +12,10 @@ from calling import facts
 from hosts import Host
 
 TAIL = 65_536
+SIGNALS = {
+    "segfault": signal.SIGSEGV, "killed": signal.SIGKILL, "term": signal.SIGTERM, "abort": signal.SIGABRT,
+    "user": signal.SIGUSR1,
+}  # fmt: skip
 STARTERS = ("thread", "subprocess", "daemon", "multiprocessing")
 STUBBORN = ("native", "blocks", "ignores")
 LEFT = {"thread": "threads", "subprocess": "sleep", "daemon": "deadstop-worker", "multiprocessing": "deadstop-worker"}
@@ -22,23 +26,17 @@ def killed(host: Host, result: dict[str, Any]) -> None:
     assert receipt["proof"] == host.proof and receipt["survivors"] == 0 and receipt["unkillable"] == []
 
 
-@pytest.mark.parametrize(
-    ("how", "exit_code", "number"),
-    [
-        ("exit_0", 0, None), ("exit_3", 3, None), ("segfault", None, signal.SIGSEGV), ("killed", None, signal.SIGKILL),
-        ("term", None, signal.SIGTERM), ("abort", None, signal.SIGABRT), ("pipe", None, signal.SIGUSR1),
-    ],
-)  # fmt: skip
-def test_a_worker_that_dies_is_a_crash_and_never_a_success(
-    host: Host, how: str, exit_code: int | None, number: int | None
-) -> None:
-    result = facts(host, "ends", "crashes")["crashed"][how]
-    assert (result["status"], result["exit_code"], result["signal"]) == ("crashed", exit_code, number)
-    assert not result["ok"] and result["error"]["type"] == "ToolCrashedError"
-    killed(host, result)
-    assert result["elapsed"] < 2
-    if how.startswith("exit"):
-        assert result["stdout"]["tail"] == "half done\n"
+def test_a_worker_that_dies_is_a_crash_and_never_a_success(host: Host) -> None:
+    told = facts(host, "ends", "crashes")["crashed"]
+    assert {how: (result["status"], result["exit_code"], result["signal"]) for how, result in told.items()} == {
+        "exit_0": ("crashed", 0, None), "exit_3": ("crashed", 3, None),
+        **{how: ("crashed", None, number) for how, number in SIGNALS.items()},
+    }  # fmt: skip
+    for how, result in told.items():
+        assert not result["ok"] and result["error"]["type"] == "ToolCrashedError"
+        killed(host, result)
+        assert result["elapsed"] < 2
+        assert result["stdout"]["tail"] == ("half done\n" if how.startswith("exit") else "")
 
 
 def test_a_native_crash_leaves_its_python_stack_in_the_tail(host: Host) -> None:
@@ -123,7 +121,7 @@ def test_the_next_call_finds_signals_as_a_fresh_process_has_them(host: Host) -> 
 
 @pytest.mark.alone
 def test_an_interrupt_of_the_caller_ends_the_call(host: Host) -> None:
-    told = facts(host, "ends", "interrupted")
+    told = facts(host, "ends", "interrupted", by_itself=True)
     assert told["caught_s"] < 0.5 and told["gone_s"] < 1.0
     assert told["next"] == 2
 
@@ -142,7 +140,7 @@ def test_what_a_call_started_dies_with_it_at_its_limit(host: Host, what: str) ->
 @pytest.mark.alone
 @pytest.mark.parametrize("what", [*STARTERS, *STUBBORN])
 def test_a_killed_call_is_dead_soon_after_its_limit(host: Host, what: str) -> None:
-    assert facts(host, "ends", "timed_out")[what]["receipt"]["deadline_to_dead_ms"] < 250
+    assert facts(host, "ends", "timed_out", by_itself=True)[what]["receipt"]["deadline_to_dead_ms"] < 250
 
 
 def test_a_native_call_that_holds_the_interpreter_lock_shows_its_stack(host: Host) -> None:

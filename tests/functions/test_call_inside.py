@@ -103,14 +103,14 @@ def test_tasks_that_an_async_tool_leaves_are_cancelled(host: Host) -> None:
 
 @pytest.mark.alone
 def test_an_async_tool_that_blocks_stalls_nobody(host: Host) -> None:
-    beside = facts(host, "inside", "async_tools")["beside"]
+    beside = facts(host, "inside", "async_tools", by_itself=True)["beside"]
     assert beside["quick"] == "napped" and beside["quick_s"] < 0.5
     assert beside["blocked"]["status"] == "timeout" and beside["blocked"]["duration_s"] < 1.1
 
 
 @pytest.mark.alone
 def test_the_callers_loop_stays_free(host: Host) -> None:
-    told = facts(host, "inside", "loop_stays_free")
+    told = facts(host, "inside", "loop_stays_free", by_itself=True)
     assert told["statuses"] == ["timeout", "timeout", "crashed", "completed", "completed"]
     assert told["values"] == list(range(1, 31))
     assert told["worst_s"] < 0.1 and told["median_s"] < 0.01

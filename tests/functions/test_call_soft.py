@@ -98,14 +98,14 @@ def test_a_callback_that_raises_is_a_kill(host: Host) -> None:
 
 @pytest.mark.alone
 def test_no_answer_in_time_is_a_kill(host: Host) -> None:
-    result = facts(host, "soft", "unanswered")
+    result = facts(host, "soft", "unanswered", by_itself=True)
     ended_by_soft(host, result)
     assert 0.4 < result["elapsed"] < 1.2 and result["leash"] == "let go"
 
 
 @pytest.mark.alone
 def test_the_hard_limit_does_not_move_while_it_is_asked(host: Host) -> None:
-    result = facts(host, "soft", "hard_limit_does_not_move")
+    result = facts(host, "soft", "hard_limit_does_not_move", by_itself=True)
     assert result["status"] == "timeout" and result["receipt"]["survivors"] == 0
     assert 0.6 <= result["elapsed"] < 1.1 and result["leash"] == "let go"
     assert result["duration_s"] < 1.1

@@ -12,7 +12,7 @@ from hosts import Host
 
 CALLABLES = {
     "partial": 6, "bound": 7, "object": ["called", 6], "builtin": 3, "builtin_module": 3_628_800, "class": 8,
-    "static": "static", "class_method": "Shelf", "class_builtin": 255, "getter": "b", "method": ["a", "b"], "tool": 42,
+    "static": "static", "class_method": "Shelf", "class_builtin": 255, "getter": "b", "method": ["a", "b"],
     "lambda": 2, "class_of_main": 4, "partial_of_lambda": 2, "wrapped": ["wrapped", 3], "keyword_names": [1, 2, 3],
     "bound_of_main": 8, "unhashable": "unhashable", "tool_of_main": 9, "tool_method": 30,
 }  # fmt: skip
@@ -93,9 +93,13 @@ def test_an_exit_of_the_tool_is_its_error_and_does_not_act_on_the_caller(host: H
     assert told["unwrapped"] == {"exit": "ToolError", "interrupt": "ToolError"}
 
 
-@pytest.mark.parametrize("kind", CALLABLES)
-def test_whatever_can_be_called_can_be_a_call(host: Host, kind: str) -> None:
-    assert facts(host, "values", "callables")[kind] == CALLABLES[kind]
+def test_whatever_can_be_called_can_be_a_call(host: Host) -> None:
+    told = facts(host, "values", "callables")
+    assert {name: told[name] for name in CALLABLES} == CALLABLES
+
+
+def test_a_decorated_tool_of_a_module_runs_once_and_not_itself_again(host: Host) -> None:
+    assert facts(host, "values", "decorated_tool_of_a_module")["value"] == 42
 
 
 def test_a_cached_function_of_the_main_script_is_called_or_says_why_not(host: Host) -> None:
@@ -159,7 +163,7 @@ def test_an_import_that_fails_in_the_worker(host: Host) -> None:
 
 @pytest.mark.alone
 def test_an_import_that_hangs_ends_with_the_outer_deadline(host: Host) -> None:
-    told = facts(host, "values", "import_that_hangs")
+    told = facts(host, "values", "import_that_hangs", by_itself=True)
     assert told["result"]["status"] == "timeout" and 0.7 <= told["elapsed"] < 1.2
     assert told["after"] == 2
 

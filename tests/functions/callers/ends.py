@@ -45,7 +45,7 @@ def crashes():
     calls = {
         "exit_0": Call(tools.leave), "exit_3": Call(tools.leave, 3), "segfault": Call(tools.segfault),
         "killed": Call(tools.kill_self), "term": Call(tools.kill_self, signal.SIGTERM), "abort": Call(os.abort),
-        "pipe": Call(tools.kill_self, signal.SIGUSR1),
+        "user": Call(tools.kill_self, signal.SIGUSR1),
     }  # fmt: skip
     siblings = [lambda number=number: call(tools.sleep, 0.3, number).value for number in range(4)]
     got = at_once(*[lambda each=each: timed(lambda: call(each)) for each in calls.values()], *siblings)
