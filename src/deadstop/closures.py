@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import cache
 from io import BytesIO
+from opcode import opmap
 from pickle import PicklingError, dumps
 
 from .errors import UsageError
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 _MAIN = b"__main__"
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), type(...), type(NotImplemented))
 _MISSING = object()
+_DEREF = {opmap["STORE_DEREF"], opmap["DELETE_DEREF"]}
+_STORES = {opmap["STORE_GLOBAL"], opmap["DELETE_GLOBAL"], *_DEREF}
+_stores_of_code: dict[types.CodeType, bool] = {}
 _names_of_code: dict[types.CodeType, tuple[str, ...]] = {}
 
 
@@ -170,6 +174,80 @@ def reference(function: Callable[..., object]) -> tuple[str, str, str | None] | 
     return module, name, spec.origin if spec.has_location else None
 
 
+class Held:
+    """What a function by value holds, apart from what in it cannot change: `fixed` is compared by identity.
+
+    `cells` and `globals` may change between two calls; so may `defaults`, if it is not None.
+    """
+
+    __slots__ = ("cells", "defaults", "fixed", "globals")
+
+    def __init__(self, function: types.FunctionType) -> None:
+        """Raises ValueError for a cell that is still empty."""
+        fixed: list[Any] = [function.__code__]
+        self.cells: dict[int, Any] = {}
+        self.globals: dict[str, Any] = {}
+        for number, cell in enumerate(function.__closure__ or ()):
+            part = cell.cell_contents
+            if _fixed(part):
+                fixed.append(part)
+            else:
+                self.cells[number] = part
+                fixed.append(number)
+        space = function.__globals__
+        for name in _names(function.__code__):
+            part = space.get(name, _MISSING)
+            if _fixed(part):
+                fixed.append(part)
+            else:
+                self.globals[name] = part
+                fixed.append(name)
+        defaults = function.__defaults__
+        self.defaults = None if _fixed(defaults) else defaults
+        fixed.append(defaults if self.defaults is None else True)
+        self.fixed = tuple(fixed)
+
+    def packed(self, number: int) -> bytes | None:
+        """None if it holds more than data: code that belongs to the function's own must travel with it."""
+        try:
+            packed = dumps((number, self.cells, self.globals, self.defaults), 5)
+        except Exception:
+            return None
+        return None if _MAIN in packed else packed
+
+    def without(self, function: types.FunctionType) -> types.FunctionType:
+        """The function with nothing in it that may change."""
+        cells = tuple(
+            types.CellType(None if number in self.cells else cell.cell_contents)
+            for number, cell in enumerate(function.__closure__ or ())
+        )
+        space = {name: value for name, value in function.__globals__.items() if name not in self.globals}
+        bare = types.FunctionType(function.__code__, space, function.__name__, function.__defaults__, cells or None)
+        if self.defaults is not None:
+            bare.__defaults__ = None
+        bare.__qualname__, bare.__module__, bare.__doc__ = function.__qualname__, function.__module__, function.__doc__
+        bare.__annotations__ = function.__annotations__
+        return bare
+
+
+def filled(
+    bare: Any, cells: dict[int, Any], space: dict[str, Any], defaults: tuple[Any, ...] | None
+) -> types.FunctionType:
+    """In the worker: a new function of one that was sent without what may change. It shares nothing with the last."""
+    closure = bare.__closure__
+    if closure:
+        closure = tuple(
+            types.CellType(cells.get(number, cell.cell_contents))
+            for number, cell in enumerate(closure)
+        )
+    function = types.FunctionType(
+        bare.__code__, {**bare.__globals__, **space}, bare.__name__,
+        bare.__defaults__ if defaults is None else defaults, closure,
+    )  # fmt: skip
+    function.__qualname__, function.__module__ = bare.__qualname__, bare.__module__
+    return function
+
+
 def snapshot(function: types.FunctionType) -> Snapshot | None:
     """The objects that a function by value consists of, if none of them can change from within; else None.
 
@@ -183,11 +261,24 @@ def snapshot(function: types.FunctionType) -> Snapshot | None:
     space = function.__globals__
     parts += [space.get(name, _MISSING) for name in _names(function.__code__)]
     parts += function.__defaults__ or ()
-    if function.__kwdefaults__ or (function.__dict__ and set(function.__dict__) != {"__wrapped__"}):
+    if function.__kwdefaults__ or function.__dict__ or _stores(function.__code__):
         return None
     if not all(_fixed(part) for part in parts):
         return None
     return (function.__code__, *parts)
+
+
+def _stores(code: types.CodeType) -> bool:
+    """Whether it rebinds a global or a captured name: then it leaves something behind in itself."""
+    found = _stores_of_code.get(code)
+    if found is None:
+        own = any(
+            operation in _STORES and (operation not in _DEREF or bool(code.co_freevars))
+            for operation in code.co_code[::2]
+        )
+        inner = any(_stores(const) for const in code.co_consts if isinstance(const, types.CodeType))
+        found = _stores_of_code[code] = own or inner
+    return found
 
 
 def same(before: Snapshot, now: Snapshot) -> bool:

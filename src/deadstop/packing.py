@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LOAD, RUN, LOADED, VALUE, RAISED, PROGRESS = 1, 2, 3, 4, 5, 6
 # Flags of an answer: what the tool left behind or did, as far as it can be seen from inside.
 LEFT_PROCESSES, LEFT_THREADS, WROTE = 1, 2, 4
+BY_PARTS = 2  # flag of a RUN: the same with what a function that was loaded holds at the moment
 BY_VALUE = 1  # flag of a RUN: the function's length (4 bytes) and its pickled form stand before the rest
 
 # Supervisor to caller, on a worker's report socket: its one result, and the answer to an order.

@@ -23,10 +23,11 @@ def create() -> int:
 class Timer:
     """The arming end. Not for two threads at once."""
 
-    __slots__ = ("_address", "_cells", "fd")
+    __slots__ = ("_address", "_cells", "armed", "fd")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.armed = 0.0  # when it fires; it has fired if that is over
         self._cells = (ctypes.c_int64 * 4)()
         self._address = ctypes.addressof(self._cells)
 
@@ -37,3 +38,4 @@ class Timer:
         cells[2], cells[3] = seconds, int((when - seconds) * 1e9) or 1
         if _settime(self.fd, _ABSOLUTE, self._address, None) < 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
+        self.armed = when

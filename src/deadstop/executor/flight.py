@@ -165,8 +165,13 @@ class Flight:
         try:
             worker.port.send(RUN, flags, worker.number, body)
         except OSError:
-            self.died_unsent = True  # it was dead before: nothing has run
-            self._expect_end()
+            self.was_dead()
+
+    def was_dead(self) -> Flight:
+        """The worker had ended before it was handed the call: nothing has run."""
+        self.died_unsent = True
+        self._expect_end()
+        return self
 
     def _arm(self, worker: Worker, end: float) -> None:
         if end == _INFINITE:
@@ -176,7 +181,10 @@ class Flight:
         if lead > LEAD_S:
             lead = LEAD_S
         worker.slot.begin(end, lead)
-        worker.timer.arm(end - lead if lead > 0 else end)
+        # Armed for an earlier call it fires too early, and the supervisor finds this one in the slot. To be read in
+        # this order: what is armed and not over yet fires after the slot was written.
+        if not _monotonic() < worker.timer.armed <= end - lead:
+            worker.timer.arm(end - lead)
 
     # -- what comes --------------------------------------------------------------------------------------------------
 
@@ -186,6 +194,13 @@ class Flight:
             return self._step_report(flags)
         try:
             packet = self.worker.port.receive(flags)
+        except Damaged:
+            packet = None
+        return self.take(packet)
+
+    def take(self, packet: tuple[int, int, int, Any] | None) -> ToolResult | None:
+        """What came from the worker; None if it is gone or does not talk as it should."""
+        try:
             if packet is not None and packet[0] == PROGRESS:
                 self._progress(packet[2], packet[3])
                 return None

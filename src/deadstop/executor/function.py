@@ -75,11 +75,19 @@ def run_one(asked: Call) -> ToolResult:
     return result
 
 
+def ended(begun: Flight | ToolResult) -> ToolResult | None:
+    """The result of a call that has been handed over; None if its worker had died before."""
+    if isinstance(begun, ToolResult):
+        return begun
+    result = wait(begun, None)
+    return None if begun.died_unsent else result
+
+
 def start(asked: Call, token: Token | None) -> Flight | ToolResult:
     """Take a worker and hand the call over; a result if it ends before."""
     queued = _monotonic()
     assert asked.tool.place is not None
-    pool = pool_of(asked.tool.place)
+    pool = asked.tool.pool = pool_of(asked.tool.place)
     worker = pool.take_free()
     if worker is None:
         found = wait_in_line(pool, asked, token)

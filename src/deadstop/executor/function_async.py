@@ -154,6 +154,10 @@ class Watch:
 
     async def result(self) -> ToolResult:
         flight = self.flight
+        early = self._early()
+        if early is not None:
+            await asyncio.sleep(0)  # a loop of short calls must not keep the event loop to itself
+            return early
         self._follow()
         if self.token is not None and self.token.source is not None:
             self.token_copy = os.dup(self.token.source)
@@ -174,6 +178,18 @@ class Watch:
         finally:
             self._stop()
         return with_token_error(result, self.token) if self.token is not None and self.token.error else result
+
+    def _early(self) -> ToolResult | None:
+        """A short call has often ended by the time it was handed over: then nothing has to be watched."""
+        if self.flight.state is not State.RUNNING:
+            return None
+        try:
+            return self.flight.step(socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except BaseException:  # what `on_progress` raises is the caller's to see
+            abandon(self.flight)
+            raise
 
     def _follow(self) -> None:
         if self.watched != self.flight.fd:

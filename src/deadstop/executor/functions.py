@@ -8,7 +8,7 @@ import types
 from pickle import dumps
 from typing import TYPE_CHECKING, Any
 
-from ..closures import pack_function, reference, same, snapshot
+from ..closures import Held, pack_function, reference, same, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,10 +19,14 @@ Target = int | tuple[int, tuple[str, str, str | None] | None] | bytes
 _numbers = itertools.count(1)
 
 
+class Parts(bytes):
+    """The number of a function, and what it holds now."""
+
+
 class Sent:
     """One function on its way. `target()` says what a RUN packet calls, and what must have been loaded for it."""
 
-    __slots__ = ("_body", "_by_name", "_number", "_snapshot", "_whole_module", "function", "module", "place", "place")
+    __slots__ = ("_bare", "_body", "_by_name", "_number", "_snapshot", "_whole_module", "function", "module", "place")
 
     def __init__(self, function: Callable[..., Any], *, whole_module: bool) -> None:
         self.function, self._whole_module = function, whole_module
@@ -32,6 +36,7 @@ class Sent:
         self.module = place[0] if place else None
         self._number = next(_numbers)
         self._snapshot: tuple[Any, ...] | None = None
+        self._bare: tuple[tuple[Any, ...], int, bytes] | None = None
         self._body = dumps((self._number, place, None), 5) if place else b""
 
     def target(self) -> tuple[int, Target, bytes]:
@@ -45,6 +50,8 @@ class Sent:
         now = snapshot(function) if type(function) is types.FunctionType else None
         if now is not None and self._snapshot is not None and same(self._snapshot, now):
             return self._number, self._number, self._body
+        if now is None and not self._whole_module and (found := self._parts()) is not None:
+            return found
         packed = pack_function(function, whole_module=self._whole_module)
         if now is not None:
             self._snapshot, self._number = now, next(_numbers)
@@ -52,3 +59,22 @@ class Sent:
             return self._number, self._number, self._body
         # It holds something that may change: it goes along with every call. Loaded once before, for its imports.
         return self._number, packed, dumps((self._number, None, packed), 5)
+
+    def _parts(self) -> tuple[int, Target, bytes] | None:
+        """The function without what may change in it is loaded once, and that goes along with each call."""
+        function: Any = self.function
+        if type(function) is not types.FunctionType or function.__kwdefaults__ or function.__dict__:
+            return None
+        try:
+            held = Held(function)
+        except ValueError:
+            return None
+        if self._bare is None or not same(self._bare[0], held.fixed):
+            if held.packed(0) is None:
+                return None
+            number = next(_numbers)
+            body = dumps((number, None, pack_function(held.without(function))), 5)
+            self._bare = held.fixed, number, body
+        _, number, body = self._bare
+        packed = held.packed(number)
+        return None if packed is None else (number, Parts(packed), body)

@@ -48,9 +48,15 @@ def answered(flight: Flight, kind: int, body: Any, now: float) -> ToolResult:
             fields = fields_of(flight, Status.ERROR, now)
             fields.update(raised)
     except Exception as problem:
-        fields = fields_of(flight, Status.ERROR, now)
-        fields["error_type"], fields["exception"] = type(problem).__name__, problem
-        fields["error_message"] = f"its result cannot be loaded here: {problem}"
+        return unreadable(flight, problem, now)
+    return ToolResult.made(fields)
+
+
+def unreadable(flight: Flight, problem: Exception, now: float) -> ToolResult:
+    """It answered, and the answer means nothing here."""
+    fields = fields_of(flight, Status.ERROR, now)
+    fields["error_type"], fields["exception"] = type(problem).__name__, problem
+    fields["error_message"] = f"its result cannot be loaded here: {problem}"
     return ToolResult.made(fields)
 
 

@@ -14,15 +14,16 @@ from .. import clock, deadlines
 from ..closures import carried_variables, pack
 from ..errors import UsageError
 from ..model import Place
-from ..packing import BY_VALUE
+from ..packing import BY_PARTS, BY_VALUE
 from ..results import FiredLimit
-from .functions import Sent, Target
+from .functions import Parts, Sent, Target
 from .inside import worker_binds
 from .prepare import DEFAULT, Default, Options, prepare_place
 
 if TYPE_CHECKING:
     from ..results import Progress, ToolResult
     from .soft import OnSoft
+    from .workers import Pool
 
 DEFAULT_TIMEOUT_S = 60.0
 DEFAULT_ANSWER_S = 10.0
@@ -88,6 +89,7 @@ class Tool:
         self.light = self.inline and self.timeout is None
         self.place = None if self.inline else place_of(isolation, place)
         self._sent: Sent | None = None
+        self.pool: Pool | None = None  # that its last call was run in
 
     @property
     def sent(self) -> Sent:
@@ -117,7 +119,13 @@ class Tool:
         """Run it and say how it ended. As `deadstop.call(tool, ...)`."""
         if self.light and not deadlines.nested():
             return inline.run_light(self, args, kwargs)
-        return function.run(Call(self, *args, **kwargs))
+        asked = Call(self, *args, **kwargs)
+        pool = self.pool
+        if pool is not None and not pool.closed and not deadlines.nested():
+            begun = quick.begin(asked, pool)
+            if begun is not None and (result := function.ended(begun)) is not None:
+                return result
+        return function.run(asked)
 
     async def call_async(self, *args: Any, **kwargs: Any) -> ToolResult:
         """The async twin of `call`."""
@@ -244,9 +252,9 @@ class Call:
         """Flags and body of a RUN packet. Raises what pickling raises."""
         if variables := carried_variables():
             surroundings = {**(surroundings or {}), "variables": variables}
-        if type(target) is bytes:
+        if isinstance(target, bytes):
             rest = pack((None, self.args, self.kwargs, None if end == _INFINITE else end, surroundings))
-            return BY_VALUE, len(target).to_bytes(4, "little") + target + rest
+            return BY_PARTS if type(target) is Parts else BY_VALUE, len(target).to_bytes(4, "little") + target + rest
         return 0, pack((target, self.args, self.kwargs, None if end == _INFINITE else end, surroundings))
 
 
@@ -288,4 +296,4 @@ def tool(
 
 
 # They are made of what stands above, and what they do is only needed once a tool is called.
-from . import function, inline  # noqa: E402
+from . import function, inline, quick  # noqa: E402

@@ -61,6 +61,7 @@ class Worker:
         self.frozen = False
         self.over = False
         self._timers: list[Timer] = []
+        self._again: Timer | None = None
         self._open_channels()
         room.listeners[1] = self._message
         if room.ready:
@@ -157,8 +158,10 @@ class Worker:
         elif now >= deadline - lead:
             self._look(lead)
             self._at(deadline + MARGIN_S, lambda: self._due(deadline))
-        else:
-            self._at(deadline - lead, self._timer_fired)  # it was meant for an earlier call
+        else:  # it was meant for an earlier call
+            if self._again:
+                self._again.cancel()
+            self._again = self.loop.at(deadline - lead, self._timer_fired)
 
     def _due(self, deadline: float) -> None:
         if self.slot.read()[0] == deadline:
@@ -199,7 +202,7 @@ class Worker:
         if self.killed_at is not None:
             return
         self.killed_at = clock.monotonic()
-        for timer in self._timers:
+        for timer in [*self._timers, *([self._again] if self._again else [])]:
             timer.cancel()
         if self.status is Status.COMPLETED:
             self._count_leftover()

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from .. import deadlines, messages
 from ..boundary.reaper import descendants, state_of
-from ..closures import variable_at
+from ..closures import filled, variable_at
 from ..packing import (
     BY_VALUE,
     LEFT_PROCESSES,
@@ -94,9 +94,13 @@ class Calls:
     def run(self, body: Any, flags: int) -> None:
         """(what to call, args, kwargs, end, surroundings)."""
         try:
-            if flags & BY_VALUE:
+            if flags:
                 start = 4 + int.from_bytes(body[:4], "little")
-                function = loads(body[4:start])
+                if flags & BY_VALUE:
+                    function = loads(body[4:start])
+                else:
+                    number, *held = loads(body[4:start])
+                    function = filled(self.functions[number], *held)
                 _, args, kwargs, end, surroundings = loads(body[start:])
             else:
                 target, args, kwargs, end, surroundings = loads(body)
