@@ -30,7 +30,7 @@ WAYS = ("main_thread", "main_thread_at_once", "twenty_threads", "awaited", "bloc
 Told = dict[str, Any]
 
 
-def facts(host: Host, section: str) -> Any:
+def facts(host: Host, section: str, *, by_itself: bool = False) -> Any:
     folder = calling.place(host) / "cases"
     if not folder.exists():
         folder.mkdir()
@@ -40,7 +40,7 @@ def facts(host: Host, section: str) -> Any:
                 own.write_text(path.read_text().partition(MARKER)[0])
                 own.chmod(0o644)
         folder.chmod(0o755)
-    return calling.facts(host, "known", section)
+    return calling.facts(host, "known", section, by_itself=by_itself)
 
 
 def gone(host: Host, result: Told) -> None:
@@ -120,14 +120,14 @@ def test_shared_memory_of_case_66_is_removed_or_named(host: Host) -> None:
 
 @pytest.mark.alone
 def test_all_at_once_take_no_longer_than_the_longest(host: Host) -> None:
-    assert facts(host, "main_thread_at_once")["_s"] < 1.0 + SLACK_S
-    assert facts(host, "awaited")["_s"] < 1.0 + SLACK_S
+    assert facts(host, "main_thread_at_once", by_itself=True)["_s"] < 1.0 + SLACK_S
+    assert facts(host, "awaited", by_itself=True)["_s"] < 1.0 + SLACK_S
 
 
 @pytest.mark.alone
 def test_the_loop_is_never_late_while_all_of_them_run(host: Host) -> None:
     """Case 51 and 53: what holds the interpreter's lock holds nobody else's."""
-    assert facts(host, "awaited")["_late_s"] < 0.1
+    assert facts(host, "awaited", by_itself=True)["_late_s"] < 0.1
 
 
 def test_case_60_from_twenty_threads_in_the_same_moment(host: Host) -> None:
@@ -137,7 +137,6 @@ def test_case_60_from_twenty_threads_in_the_same_moment(host: Host) -> None:
         assert status == "timeout" and 0.5 <= elapsed < 0.5 + SLACK_S and survivors == 0
 
 
-@pytest.mark.alone
 def test_case_49_the_program_ends_at_once(host: Host) -> None:
     facts(host, "main_thread")
     assert facts(host, "_exit_s") < 1.0
@@ -145,13 +144,13 @@ def test_case_49_the_program_ends_at_once(host: Host) -> None:
 
 @pytest.mark.alone
 def test_case_50_the_loop_closes_at_once(host: Host) -> None:
-    told = facts(host, "case_50")
+    told = facts(host, "case_50", by_itself=True)
     assert told["result"]["status"] == "timeout" and told["awaited_s"] < 0.5 + SLACK_S and told["closed_s"] < 1
 
 
 @pytest.mark.alone
 def test_case_56_another_async_call_is_not_held_up(host: Host) -> None:
-    value, elapsed, blocked = facts(host, "case_56")
+    value, elapsed, blocked = facts(host, "case_56", by_itself=True)
     assert (value, blocked) == ("napped", "timeout") and elapsed < 0.5
 
 
@@ -170,7 +169,7 @@ def test_case_64_a_lock_that_the_caller_holds_is_free_in_a_worker(host: Host) ->
 
 @pytest.mark.alone
 def test_case_68_a_call_behind_two_that_hang(host: Host) -> None:
-    told = facts(host, "case_68")
+    told = facts(host, "case_68", by_itself=True)
     first, second, third = told["results"]
     assert (first["status"], second["status"]) == ("timeout", "timeout")
     assert (third["status"], third["value"]) == ("completed", 2)
@@ -203,7 +202,7 @@ def test_case_81_no_thread_is_left_in_a_read(host: Host) -> None:
 
 @pytest.mark.alone
 def test_case_84_nothing_burns_on(host: Host) -> None:
-    told = facts(host, "case_84")
+    told = facts(host, "case_84", by_itself=True)
     assert told["result"]["status"] == "timeout" and told["burned_s"] < 0.1
 
 

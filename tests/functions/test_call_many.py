@@ -126,8 +126,8 @@ def test_the_deadline_of_a_batch(host: Host) -> None:
     assert second["status"] == "timeout" and second["limit"]["which"] == "batch"
     for result in rest:
         never_began(result, "refused", "deadline_over")
-    assert 0.5 <= told["elapsed"] < 1.5
-    assert told["wide"] == ["timeout"] * 6 and 0.6 <= told["wide_s"] < 2
+    assert 0.8 <= told["elapsed"] < 2
+    assert told["wide"] == ["timeout"] * 6 and 0.6 <= told["wide_s"] < 3
 
 
 def test_cancelling_a_batch_keeps_what_is_there(host: Host) -> None:

@@ -184,4 +184,15 @@ def test_a_module_that_starts_threads_at_import_stays_out_of_the_nursery(host: H
 
 def test_a_nursery_that_an_import_gave_threads_begins_anew(host: Host) -> None:
     told = facts(host, "values", "nursery_meets_thread_module")
-    assert told == {"first": 5, "values": [5] * 4, "again": [1] * 6, "alive": True}
+    assert told == {"first": 5, "values": [5] * 4, "again": [1] * 6, "alive": 2}
+
+
+def test_a_file_that_a_module_opened_at_import_is_still_that_file(host: Host) -> None:
+    told = facts(host, "values", "file_opened_at_import")
+    assert told["first"] == told["later"] == ["completed"] * 2
+    assert told["lines"] == ["first 0", "first 1", "later 0", "later 1"]
+
+
+def test_threads_of_an_import_are_not_left_behind_by_other_calls(host: Host) -> None:
+    told = facts(host, "values", "threads_are_their_own_calls")
+    assert told == {"first": 5, "others": [[]] * 4}

@@ -34,6 +34,9 @@ def module(case):
 def told(result, elapsed, leash, limit):
     state = leash.state()
     leash.close()
+    name = result.stdout.tail.strip().lstrip("/")
+    if name.startswith("psm_") and os.path.exists(f"/dev/shm/{name}"):
+        os.unlink(f"/dev/shm/{name}")  # case 66; the one from the main thread is looked at by its test
     return seen(result, elapsed=elapsed, leash=state, limit_s=limit)
 
 

@@ -214,7 +214,7 @@ def deadline_of_a_batch():
         Call(tools.hang),
         Call(tools.plus, 1),
     ]
-    results, elapsed = timed(lambda: batch(calls, parallel=1, deadline=0.5))
+    results, elapsed = timed(lambda: batch(calls, parallel=1, deadline=0.8))
     wide, wide_s = timed(lambda: batch([Call(tools.hang) for _ in range(6)], parallel=3, timeout=0.3))
     return {
         "results": [seen(one) for one in results],

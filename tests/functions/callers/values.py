@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import importlib.util
 import math
 import operator
@@ -14,11 +15,14 @@ import textwrap
 import types
 
 import tools
-from telling import at_once, main, own_processes, pool, section, seen, timed, until
+from telling import at_once, main, own_processes, section, seen, timed, until
 
 import deadstop
 from deadstop import Call, call
 
+BAD = os.path.join(os.environ["TMPDIR"], "bad")  # modules that do not like to be imported
+os.makedirs(BAD, exist_ok=True)
+sys.path.insert(0, BAD)
 BOUNDARIES = [0, 1, *range(65_535, 65_538), *range(131_071, 131_074), 200_000, 300_001, 10_000_000]
 
 
@@ -324,6 +328,7 @@ def _write(folder, name, text):
     path = os.path.join(folder, f"{name}.py")
     with open(path, "w") as file:
         file.write(textwrap.dedent(text))
+    importlib.invalidate_caches()
     return path
 
 
@@ -389,8 +394,7 @@ def import_sees_the_environment():
 
 @section
 def imports_that_raise():
-    folder = os.path.join(os.environ["TMPDIR"], "bad")
-    sys.path.insert(0, folder)
+    folder = BAD
     _write(folder, "raises_elsewhere", """
         import os
         if os.getpid() != int(os.environ["CALLER_PID"]): raise OSError("not in a worker")
@@ -409,8 +413,46 @@ def imports_that_raise():
 
 
 @section
+def file_opened_at_import():
+    """Written to by calls on workers that imported it themselves, and on those forked after it was imported."""
+    path = os.path.join(BAD, "written")
+    _write(BAD, "keeps_a_file", f"""
+        FILE = open({path!r}, "a")
+        def function(text): return FILE.write(text + "\\n"), FILE.flush()
+    """)  # fmt: skip
+    import keeps_a_file
+
+    first = [call(keeps_a_file.function, f"first {number}").status for number in range(2)]
+    for _ in range(6):
+        call(tools.kill_self)
+    later = [call(keeps_a_file.function, f"later {number}").status for number in range(2)]
+    with open(path) as file:
+        return {"first": first, "later": later, "lines": file.read().split("\n")[:-1]}
+
+
+@section
+def threads_are_their_own_calls():
+    """A module of which only the nursery and the workers after it have threads: other calls have left none behind."""
+    flag = os.path.join(BAD, "flag")
+    _write(BAD, "threads_in_the_nursery", f"""
+        import os, threading, time
+        if os.path.exists({flag!r}):
+            threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+        elif os.getpid() != int(os.environ["CALLER_PID"]):
+            open({flag!r}, "w").close()
+        def function(): return 5
+    """)  # fmt: skip
+    import threads_in_the_nursery
+
+    first = call(threads_in_the_nursery.function).value
+    for _ in range(6):
+        call(tools.kill_self)
+    return {"first": first, "others": [call(tools.plus, number).leftover for number in range(4)]}
+
+
+@section
 def import_that_hangs():
-    folder = os.path.join(os.environ["TMPDIR"], "bad")
+    folder = BAD
     _write(folder, "hangs_elsewhere", """
         import os, time
         if os.getpid() != int(os.environ["CALLER_PID"]): time.sleep(30)
@@ -423,9 +465,15 @@ def import_that_hangs():
     return {"result": seen(result), "elapsed": elapsed, "after": call(tools.plus, 1).value}
 
 
+def _one_nursery():
+    """What there is, once it is no more beginning anew, and no child of its has its name still."""
+    names = own_processes()
+    return names if sum(name.startswith("deadstop-nurs") for name in names) == 1 else None
+
+
 @section
 def import_that_starts_a_thread():
-    folder = os.path.join(os.environ["TMPDIR"], "bad")
+    folder = BAD
     _write(folder, "starts_thread", """
         import os, threading, time
         WHERE = os.getpid()
@@ -440,17 +488,17 @@ def import_that_starts_a_thread():
     later = [call(starts_thread.function) for _ in range(3)]
     many = at_once(*[lambda: call(starts_thread.plain).value for _ in range(6)])
     others = [call(tools.plus, number).value for number in range(5)]
-    until(lambda: sum(name.startswith("deadstop-nurs") for name in own_processes()) == 1)  # it may be beginning anew
+    names = until(_one_nursery)
     return {
         "first": seen(first), "later": [seen(each) for each in later], "many": many,
-        "others": others, "names": own_processes(),
+        "others": others, "names": names,
     }  # fmt: skip
 
 
 @section
 def nursery_meets_thread_module():
     """A module that starts no thread where it is first loaded, in a worker, but does in the nursery."""
-    folder = os.path.join(os.environ["TMPDIR"], "bad")
+    folder = BAD
     marker = os.path.join(folder, "second-time")
     _write(folder, "thread_the_second_time", f"""
         import os, threading, time
@@ -472,7 +520,7 @@ def nursery_meets_thread_module():
         call(tools.kill_self)
     values = at_once(*[lambda: call(module.function).value for _ in range(4)])
     again = at_once(*[lambda: call(tools.sleep, 0.05, 1).value for _ in range(6)])
-    return {"first": first, "values": values, "again": again, "alive": until(lambda: pool().free) != []}
+    return {"first": first, "values": values, "again": again, "alive": call(tools.plus, 1).value}
 
 
 if __name__ == "__main__":
