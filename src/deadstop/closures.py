@@ -236,10 +236,7 @@ def filled(
     """In the worker: a new function of one that was sent without what may change. It shares nothing with the last."""
     closure = bare.__closure__
     if closure:
-        closure = tuple(
-            types.CellType(cells.get(number, cell.cell_contents))
-            for number, cell in enumerate(closure)
-        )
+        closure = tuple(types.CellType(cells.get(number, cell.cell_contents)) for number, cell in enumerate(closure))
     function = types.FunctionType(
         bare.__code__, {**bare.__globals__, **space}, bare.__name__,
         bare.__defaults__ if defaults is None else defaults, closure,

@@ -24,6 +24,18 @@ sink: ContextVar[Callable[[Progress], None] | None] = ContextVar("deadstop_sink"
 cancelled: ContextVar[Callable[[], bool] | None] = ContextVar("deadstopcancelled", default=None)
 
 
+KEPT = 1000  # messages of one call; the oldest are forgotten first
+
+
+def add(messages: list[Progress], message: Progress) -> None:
+    """As a result lists them: one with an id takes the place of an earlier one."""
+    if message.replace and message.id is not None:
+        messages[:] = [each for each in messages if each.id != message.id]
+    if len(messages) >= KEPT:
+        del messages[0]
+    messages.append(message)
+
+
 def progress(text: str, *, id: str | None = None, replace: bool = True, data: Any = None) -> None:  # noqa: A002
     """Tell whoever called this tool how far it is. `data` must be picklable. Does nothing outside a call."""
     tell = sink.get()

@@ -84,7 +84,10 @@ class Port:
         try:
             size = self._recv_into(self._buffer, 0, flags)
         except ConnectionError:
-            return None
+            try:  # said once, when the other side went with something unread; what it had sent is still there
+                size = self._recv_into(self._buffer, 0, flags)
+            except ConnectionError:
+                return None
         if size < _SIZE:
             if size:
                 raise Damaged(f"a packet of {size} bytes")
@@ -94,10 +97,15 @@ class Port:
             return kind & ~_LARGE, bits, number, self._receive_large()
         return kind, bits, number, self._view[_SIZE:size]
 
+    def _descriptor(self) -> list[tuple[int, int, bytes]]:
+        return self.socket.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)[1]
+
     def _receive_large(self) -> Body:
         self.socket.setblocking(True)  # the descriptor was sent with the same breath
         try:
-            _, ancillary, _, _ = self.socket.recvmsg(1, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
+            ancillary = self._descriptor()
+        except ConnectionError:
+            ancillary = self._descriptor()
         except OSError as problem:
             raise Damaged("a large packet without its memory") from problem
         fds = [struct.unpack("i", data[:4])[0] for _, _, data in ancillary]

@@ -190,6 +190,8 @@ class Engine:
     def _before(self, index: int, call: Call) -> ToolResult | None:
         """The result of a call that must not start."""
         token = self.tokens.get(index)
+        if self.over is not None and self.token is not None and self.over == self.token.reason:
+            return cancelled_before(call, self.token)
         if self.over is not None:
             return never_ran(call, Status.CANCELLED, self.over, None)
         if token is not None and token.is_set():

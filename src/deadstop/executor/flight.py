@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import marshal
 from enum import Enum
+from pickle import dumps
 from typing import TYPE_CHECKING, Any
 
-from .. import clock
+from .. import clock, messages
 from ..packing import (
     GONE,
     LEFT_PROCESSES,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from .tool import Call
 
 BACKSTOP_S = 0.5  # how long after a deadline the supervisor's report may take before this process acts itself
-SIGN_OF_LIFE_S = 1.0  # how much longer, once this process has acted
+SIGN_OF_LIFE_S = 0.5  # how much longer, once this process has acted
 PROOF_S = 5.0
 SPAWN_S = 60.0  # loading a function: importing what it needs, before its own limit begins
 LEAD_S = 0.08
@@ -104,11 +105,15 @@ class Flight:
         worker = self.worker
         worker.number += 1
         self.started_at = clock.now_iso()
-        until = min(_monotonic() + SPAWN_S, self.call.outer_end())
-        self.end, self.limit = until, FiredLimit("call", SPAWN_S, "default")
+        until, self.limit = self.call.outer()
+        if (own := _monotonic() + SPAWN_S) < until:
+            until, self.limit = own, FiredLimit("call", SPAWN_S, "default")
+        self.end = until
         self._arm(worker, until)
         try:
-            worker.port.send(LOAD, 0, worker.number, body)
+            changed = surroundings(worker)
+            first = dumps(changed, 5) if changed else b""
+            worker.port.send(LOAD, 0, worker.number, len(first).to_bytes(4, "little") + first + body)
         except OSError:
             self.died_unsent = True
             return self._settled()
@@ -271,11 +276,7 @@ class Flight:
             message = Progress(*answers.load(self.worker.level, body))
         except Exception as problem:
             raise Damaged(f"a message that cannot be loaded: {problem}") from problem
-        if message.replace and message.id is not None:
-            self.messages = [each for each in self.messages if each.id != message.id]
-        if len(self.messages) >= 1000:
-            del self.messages[0]
-        self.messages.append(message)
+        messages.add(self.messages, message)
         if self.call.on_progress is not None:
             self.call.on_progress(message)
 
@@ -289,7 +290,8 @@ class Flight:
 
     def end_by_limit(self) -> None:
         """The soft limit's answer is to kill it."""
-        self._order_end("timeout", None)
+        self.worker.order("kill", "timeout", None, None)
+        self.state, self.fd = State.ENDING, self.worker.reports.socket.fileno()
 
     def freeze(self, answer_by: float) -> None:
         self.worker.order("freeze", answer_by)

@@ -130,7 +130,7 @@ def launch(asked: Call, pool: Pool | KeptWorker, worker: Worker, queued: float) 
 
 
 def wait_in_line(pool: Pool, asked: Call, token: Token | None) -> Worker | ToolResult:
-    until = min(_monotonic() + QUEUE_S, asked.outer_end())
+    until = min(_monotonic() + QUEUE_S, asked.outer()[0])
     waiter = pool.enqueue()
     try:
         source = token.source if token else None

@@ -96,7 +96,7 @@ def _target_or_none(asked: Call) -> tuple[int, Any, Any]:
 
 
 async def _wait_in_line(pool: Pool, asked: Call, token: Token | None) -> Worker | ToolResult:
-    until = min(_monotonic() + QUEUE_S, asked.outer_end())
+    until = min(_monotonic() + QUEUE_S, asked.outer()[0])
     waiter = pool.enqueue()
     try:
         while not waiter.served():

@@ -26,7 +26,7 @@ class Parts(bytes):
 class Sent:
     """One function on its way. `target()` says what a RUN packet calls, and what must have been loaded for it."""
 
-    __slots__ = ("_bare", "_body", "_by_name", "_number", "_snapshot", "_whole_module", "function", "module", "place")
+    __slots__ = ("_bare", "_body", "_by_name", "_number", "_unchanging", "_whole_module", "function", "module", "place")
 
     def __init__(self, function: Callable[..., Any], *, whole_module: bool) -> None:
         self.function, self._whole_module = function, whole_module
@@ -35,7 +35,8 @@ class Sent:
         self.place = place
         self.module = place[0] if place else None
         self._number = next(_numbers)
-        self._snapshot: tuple[Any, ...] | None = None
+        # Each set as one, for threads that send the same function at once: what it consisted of, its number, its LOAD.
+        self._unchanging: tuple[tuple[Any, ...], int, bytes] | None = None
         self._bare: tuple[tuple[Any, ...], int, bytes] | None = None
         self._body = dumps((self._number, place, None), 5) if place else b""
 
@@ -48,15 +49,17 @@ class Sent:
             return self._number, self._number, self._body
         function = self.function
         now = snapshot(function) if type(function) is types.FunctionType else None
-        if now is not None and self._snapshot is not None and same(self._snapshot, now):
-            return self._number, self._number, self._body
+        known = self._unchanging
+        if now is not None and known is not None and same(known[0], now):
+            return known[1], known[1], known[2]
         if now is None and not self._whole_module and (found := self._parts()) is not None:
             return found
         packed = pack_function(function, whole_module=self._whole_module)
         if now is not None:
-            self._snapshot, self._number = now, next(_numbers)
-            self._body = dumps((self._number, None, packed), 5)
-            return self._number, self._number, self._body
+            number = next(_numbers)
+            body = dumps((number, None, packed), 5)
+            self._unchanging = now, number, body
+            return number, number, body
         # It holds something that may change: it goes along with every call. Loaded once before, for its imports.
         return self._number, packed, dumps((self._number, None, packed), 5)
 
@@ -69,12 +72,13 @@ class Sent:
             held = Held(function)
         except ValueError:
             return None
-        if self._bare is None or not same(self._bare[0], held.fixed):
+        bare = self._bare
+        if bare is None or not same(bare[0], held.fixed):
             if held.packed(0) is None:
                 return None
             number = next(_numbers)
             body = dumps((number, None, pack_function(held.without(function))), 5)
-            self._bare = held.fixed, number, body
-        _, number, body = self._bare
+            bare = self._bare = held.fixed, number, body
+        _, number, body = bare
         packed = held.packed(number)
         return None if packed is None else (number, Parts(packed), body)

@@ -68,7 +68,7 @@ def _set_up(call: Call, end: float, seconds: float | None, told: list[Progress])
         deadlines.enter(end, seconds or 0.0)
 
     def tell(message: Progress) -> None:
-        told.append(message)
+        messages.add(told, message)
         if call.on_progress is not None:
             call.on_progress(message)
 

@@ -99,8 +99,9 @@ def _obey(flight: Flight, answer: str | float | None) -> ToolResult | None:
         flight.thaw()
         return detach(flight)
     else:
-        flight.limit = FiredLimit("soft", flight.call.tool.soft_timeout, "given")
         flight.question = None
+        if clock.monotonic() < flight.end:  # otherwise the hard limit has ended it meanwhile
+            flight.limit = FiredLimit("soft", flight.call.tool.soft_timeout, "given")
         flight.end_by_limit()
     return None
 

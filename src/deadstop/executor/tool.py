@@ -196,7 +196,7 @@ class Call:
     token, an `on_progress` callback, an id.
     """
 
-    __slots__ = ("args", "call_id", "cancel", "kwargs", "on_progress", "outer", "tool")
+    __slots__ = ("args", "call_id", "cancel", "kwargs", "on_progress", "tool", "whole")
 
     def __init__(self, function: Tool | Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         self.tool = function if type(function) is Tool else tool_of(function)
@@ -204,7 +204,7 @@ class Call:
         self.call_id = new_call_id()
         self.cancel: Any = None
         self.on_progress: Callable[[Progress], None] | None = None
-        self.outer: tuple[float, FiredLimit] | None = None
+        self.whole: tuple[float, FiredLimit] | None = None  # the batch's end
 
     def options(
         self, *, cancel: Any = None, on_progress: Callable[[Progress], None] | None = None,
@@ -224,10 +224,10 @@ class Call:
         new.tool = self.tool.limited(timeout)
         return new
 
-    def within(self, outer: tuple[float, FiredLimit]) -> Call:
-        """A copy that must have ended when whatever it is part of ends."""
+    def within(self, whole: tuple[float, FiredLimit]) -> Call:
+        """A copy that must have ended when the batch that it is part of ends."""
         new = copy.copy(self)
-        new.outer = outer
+        new.whole = whole
         return new
 
     def resolve(self) -> tuple[float, FiredLimit | None]:
@@ -240,13 +240,13 @@ class Call:
             found = _NO_LIMIT
         else:
             found = (clock.monotonic() + tool.timeout, tool.limit)
-        return self.outer if self.outer is not None and self.outer[0] < found[0] else found
+        return self.whole if self.whole is not None and self.whole[0] < found[0] else found
 
-    def outer_end(self) -> float:
-        """When whatever it is part of ends."""
-        end, _, _ = deadlines.resolve(None, "given") if deadlines.nested() else (None, None, None)
-        ends = [_INFINITE if end is None else end, self.outer[0] if self.outer else _INFINITE]
-        return min(ends)
+    def outer(self) -> tuple[float, FiredLimit | None]:
+        """When whatever it is part of ends, and which limit says so."""
+        end, _, limit = deadlines.resolve(None, "given") if deadlines.nested() else (None, None, None)
+        found = _NO_LIMIT if end is None else (end, limit)
+        return self.whole if self.whole is not None and self.whole[0] < found[0] else found
 
     def pack(self, target: Target, end: float, surroundings: dict[str, Any] | None) -> tuple[int, bytes]:
         """Flags and body of a RUN packet. Raises what pickling raises."""

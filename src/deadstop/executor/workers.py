@@ -376,7 +376,7 @@ def surroundings(worker: Worker) -> dict[str, Any] | None:
     environ = _environ()
     if environ != worker.environ:
         worker.environ = dict(environ)
-        changed = {"environ": dict(os.environ)}
+        changed = {"environ": worker.environ}
     cwd = _cwd()
     if cwd != worker.cwd:
         worker.cwd = cwd

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .. import clock
 from ..boundary.base import Boundary
+from ..boundary.reaper import descendants
 from ..packing import STACKS_SIGNAL
 from ..results import Evidence, ProcessSeen
 from .collector import Collector, Report
@@ -20,8 +22,14 @@ from .loop import Loop
 from .output import Pump
 from .report import diagnosis_of
 
+if TYPE_CHECKING:
+    from ..boundary.evidence import View
+
+    Emit = Callable[[Report], None]
+
 STACKS_BYTES = 32_768
 DIAGNOSE_S = 0.04  # a shorter time before a deadline is not enough to look at anything but the stacks
+SHARED = "/dev/shm/"
 _OURS = "deadstop/worker/calls.py"  # the frame that every call's frames end at
 _OUTERMOST = b"<module>"  # the main thread is told of last, and this is its outermost frame
 
@@ -40,21 +48,22 @@ class Sight:
         self._pipe, self.workers_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         loop.watch(self._pipe, self.read_stacks)
 
-    def look(self, boundary: Boundary, leader: int, leader_fd: int, pumps: list[Pump], seconds: float) -> None:
-        """Ask for the stacks; if there is time, have somebody find out what the call waits for, too."""
-        if self.begun is not None:
-            return
-        self.begun = clock.monotonic()
+    def ask_for_stacks(self, leader_fd: int) -> bool:
+        """Only of a call that is to end: a native function may take the signal for the end of its waiting."""
+        self.begun = self.begun or clock.monotonic()
         try:
             signal.pidfd_send_signal(leader_fd, STACKS_SIGNAL)
         except OSError:
-            return
-        if seconds >= DIAGNOSE_S:
-            self._diagnose(boundary, leader, pumps)
+            return False
+        return True
 
-    def _diagnose(self, boundary: Boundary, leader: int, pumps: list[Pump]) -> None:
+    def diagnose(self, boundary: Boundary, leader: int, pumps: list[Pump]) -> None:
+        """Have somebody find out what the call waits for. It does not notice."""
         from ..boundary.evidence import View, collect
 
+        if self.begun is not None:
+            return
+        self.begun = clock.monotonic()
         tails = sorted(pumps, key=lambda pump: pump.tail.total > 0)
         view = View(
             root=boundary.pid, leader=leader, ours=boundary.helpers(), reused=True,
@@ -63,7 +72,7 @@ class Sight:
             cgroup=boundary.group.files() if boundary.group else {},
         )  # fmt: skip
         try:
-            self._reader = Collector(self.loop, lambda emit: collect(view, emit), self._add)
+            self._reader = Collector(self.loop, lambda emit: _see(view, collect, emit), self._add)
         except OSError:
             pass  # no process or descriptor to be had for it
 
@@ -111,6 +120,10 @@ class Sight:
             complete=stacks is not None and (self._reader is None or bool(self._seen.get("complete"))),
         )  # fmt: skip
 
+    def left_in_memory(self) -> tuple[str, ...]:
+        """Shared memory that the call had mapped and that is still there."""
+        return tuple(path for path in self._seen.get("shared", ()) if os.path.exists(path))
+
     def let_go(self) -> None:
         """The worker has its end of the pipe."""
         if self.workers_end >= 0:
@@ -122,6 +135,23 @@ class Sight:
         self.let_go()
         self.loop.unwatch(self._pipe)
         os.close(self._pipe)
+
+
+def _see(view: View, collect: Callable[[View, Emit], None], emit: Emit) -> None:
+    emit({"shared": sorted(shared_memory([view.leader, *descendants(view.root, limit=32)]))})
+    collect(view, emit)
+
+
+def shared_memory(pids: list[int]) -> set[str]:
+    """Files of /dev/shm that these have mapped. They outlive whoever made them."""
+    found: set[str] = set()
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+                found.update(line[line.index(SHARED) :].strip() for line in file if SHARED in line)
+        except OSError:
+            continue
+    return {path for path in found if not path.endswith(" (deleted)")}
 
 
 def trimmed(stacks: str) -> str:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from .pool import Pool
 
 MARGIN_S = 0.0001
-STACKS_S = 0.003  # how long an unforeseen kill waits for the Python stacks
+STACKS_S = 0.002  # how long a kill waits for the Python stacks
+LOOK_S = 0.03  # how long somebody may look at a call that is to be frozen
 LAST_WORD_S = 0.5  # how long the end of a worker that has fallen silent may take to be reported
 TAIL = 65_536
 
@@ -174,7 +175,8 @@ class Worker:
         self.stop(Status.TIMEOUT)
 
     def _look(self, seconds: float) -> None:
-        self.sight.look(self.room.boundary, self.leader, self.leader_fd, self.pumps, seconds)
+        if seconds >= DIAGNOSE_S:
+            self.sight.diagnose(self.room.boundary, self.leader, self.pumps)
 
     def _stacks_complete(self) -> None:
         if self.status and self.killed_at is None:
@@ -191,9 +193,9 @@ class Worker:
         if self.status:
             return
         self.status, self.reason = status, reason
-        alive = self.leader_fd >= 0 and self.leader_status is None
-        if alive and self.sight.begun is None and status in (Status.TIMEOUT, Status.CANCELLED) and reason != "unused":
-            self._look(0.0)
+        alive = self.leader_fd >= 0 and self.leader_status is None and not self.frozen
+        worth_it = status in (Status.TIMEOUT, Status.CANCELLED) and reason != "unused"
+        if alive and worth_it and self.sight.ask_for_stacks(self.leader_fd):
             self._at(clock.monotonic() + STACKS_S, self._kill)
         else:
             self._kill()
@@ -310,21 +312,22 @@ class Worker:
 
     def _freeze(self, answer_by: float) -> None:
         """Stop everything inside and say what it was doing; without a thaw by `answer_by` it is killed."""
+        self.sight.forget()
         self._look(DIAGNOSE_S)
-        self._at(clock.monotonic() + 0.03, lambda: self._frozen(answer_by))
+        self.sight.ask_for_stacks(self.leader_fd)
+        self._at(clock.monotonic() + LOOK_S, lambda: self._frozen(answer_by))
 
     def _frozen(self, answer_by: float) -> None:
         if self.status or self.frozen:
             return
         self.frozen = True
+        self.sight.stop()
+        self.sight.read_stacks()
         group = self.room.boundary.group
         if not (group and group.freeze(True)):
             signal_tree(self.room.boundary.pid, signal.SIGSTOP)
-        self.sight.stop()
-        self.sight.read_stacks()
         self._at(answer_by, self._unanswered)
         self._send([self._evidence_json(), [(pump.tail.last(2000)) for pump in self.pumps]])
-        self.sight.forget()
 
     def _unanswered(self) -> None:
         if self.frozen:
@@ -334,6 +337,7 @@ class Worker:
     def _thaw(self) -> None:
         if self.frozen:
             self.frozen = False
+            self.sight.forget()
             group = self.room.boundary.group
             if not (group and group.freeze(False)):
                 signal_tree(self.room.boundary.pid, signal.SIGCONT)
@@ -361,7 +365,7 @@ class Worker:
         return ToolResult(
             tool="", status=status, reason=self.reason, limit=self.limit, limits=dict(room.boundary.applied.reports),
             exit_code=code, signal=number, stdout=outputs[0], stderr=outputs[1], receipt=receipt, evidence=evidence,
-            hint=diagnosis.hint if diagnosis else None, degraded=tuple(room.remarks), leftover=self.leftover,
+            hint=diagnosis.hint if diagnosis else None, degraded=tuple(room.remarks), leftover=(*self.leftover, *self.sight.left_in_memory()),
             error_message=room.failed[1] if room.failed else None,
         )  # fmt: skip
 

@@ -46,7 +46,7 @@ class PlainData:
         return json.dumps([type_name(problem), text_of(problem), trace_of(problem)]).encode()
 
     def progress(self, message: tuple[object, ...]) -> bytes:
-        return json.dumps([_plain(part, 0) for part in message]).encode()
+        return json.dumps(_plain(message, 0)).encode()
 
 
 def _plain(value: Any, depth: int) -> Any:

@@ -51,6 +51,8 @@ class Calls:
         self.context = contextvars.copy_context()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.number = 0
+        self.environ, self.cwd, self.path = dict(os.environb), os.getcwd(), list(sys.path)
+        self.threads = _thread._count()  # those of imports
         self.own_pids = own_pids  # a pid namespace of its own, and its own /proc
         self.last_pid_file = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
         self.last_pid = self._last_pid()
@@ -69,10 +71,13 @@ class Calls:
     # -- functions ---------------------------------------------------------------------------------------------------
 
     def load(self, body: Any) -> None:
-        """(number, reference or pickled function, warm only). Answers which modules that imported."""
+        """(number, where to find it, or the pickled function), after what surrounds it. Answers what that imported."""
         before = set(sys.modules)
         try:
-            number, where, packed = loads(body)
+            start = 4 + int.from_bytes(body[:4], "little")
+            if start > 4:
+                self.adapt(loads(body[4:start]), self.context)
+            number, where, packed = loads(body[start:])
             function = find(*where) if where else loads(packed)
             if len(self.functions) >= FUNCTIONS_KEPT:
                 self.functions.clear()
@@ -80,6 +85,7 @@ class Calls:
         except BaseException as problem:
             self.port.send(RAISED, self.left(), self.number, self.answers.raised(unloadable("the function", problem)))
             return
+        self.threads = max(self.threads, _thread._count())
         new = [name for name in sys.modules.keys() - before if not name.startswith("deadstop.")]
         flags = self.left()
         self.port.send(LOADED, flags, self.number, "\n".join(new).encode())
@@ -107,7 +113,7 @@ class Calls:
                 function = self.functions[target] if type(target) is int else self.resolve(*target)
             context = self.context.copy()
             if surroundings is not None:
-                adapt(surroundings, context)
+                self.adapt(surroundings, context)
         except BaseException as problem:
             self.answer(RAISED, self.answers.raised(unloadable("the call", problem)))
             return
@@ -130,6 +136,7 @@ class Calls:
     def answer(self, kind: int, body: bytes) -> None:
         deadlines._call_end = None
         self.port.send(kind, self.left(), self.number, body)
+        self.restore()
 
     def tell(self, message: Progress) -> None:
         parts = (message.text, message.id, message.replace, message.data)
@@ -153,11 +160,40 @@ class Calls:
                 loop.close()
                 self.loop = None
 
+    # -- what surrounds a call ---------------------------------------------------------------------------------------
+
+    def adapt(self, surroundings: dict[str, Any], context: contextvars.Context) -> None:
+        """Make this process look as the caller does: only what differs from before is sent."""
+        if (environment := surroundings.get("environ")) is not None:
+            self.environ = environment
+        if (folder := surroundings.get("cwd")) is not None:
+            self.cwd = folder
+        if (path := surroundings.get("sys_path")) is not None:
+            self.path = path
+            importlib.invalidate_caches()
+        self.restore()
+        for module, name, packed in surroundings.get("variables", ()):
+            context.run(variable_at(module, name).set, loads(packed))
+
+    def restore(self) -> None:
+        """Undo what a call changed of it. After its answer: this is on nobody's time."""
+        if os.environ._data != self.environ:  # type: ignore[attr-defined]
+            for name in os.environb.keys() - self.environ.keys():
+                del os.environb[name]
+            os.environb.update(self.environ)
+        if sys.path != self.path:
+            sys.path[:] = self.path
+        try:
+            if os.getcwd() != self.cwd:
+                os.chdir(self.cwd)
+        except OSError:
+            pass  # a folder that is gone for the caller, too
+
     # -- what is left ------------------------------------------------------------------------------------------------
 
     def left(self) -> int:
         flags = WROTE if streams.wrote() else 0
-        if _thread._count():
+        if _thread._count() > self.threads:
             flags |= LEFT_THREADS
         last = self._last_pid()
         if last != self.last_pid:
@@ -174,11 +210,20 @@ class Calls:
     def _processes(self) -> bool:
         """Whether anything that the call started is still running; a dead child that nobody waited for is not."""
         own = os.getpid()
+        kept = _nested_supervisor()
         if self.own_pids:
-            others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, own)]
+            others = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {1, own}
         else:
-            others = [*descendants(os.getppid(), without=frozenset({own})), *descendants(own)]
+            others = {*descendants(os.getppid(), without=frozenset({own})), *descendants(own)}
+        others -= {kept, *descendants(kept)} if kept else set()
         return any(state_of(pid) not in "ZX" for pid in others)
+
+
+def _nested_supervisor() -> int:
+    """The one that calls made inside a tool are kept by, which later calls will need again; 0 if there is none."""
+    private = sys.modules.get("deadstop.executor.private")
+    process = private.supervisor._process if private else None
+    return process.pid if process else 0
 
 
 def find(module: str, name: str, file: str | None) -> Callable[..., Any]:
@@ -195,19 +240,6 @@ def find(module: str, name: str, file: str | None) -> Callable[..., Any]:
         spec.loader.exec_module(found)
     for part in name.split("."):
         found = getattr(found, part)
-    return getattr(found, "__deadstop_function__", found)  # type: ignore[no-any-return]
-
-
-def adapt(surroundings: dict[str, Any], context: contextvars.Context) -> None:
-    """Make this process look as the caller does at this call: only what differs from before is sent."""
-    if (environment := surroundings.get("environ")) is not None:
-        for name in os.environ.keys() - environment.keys():
-            del os.environ[name]
-        os.environ.update(environment)
-    if (folder := surroundings.get("cwd")) is not None:
-        os.chdir(folder)
-    if (path := surroundings.get("sys_path")) is not None:
-        sys.path[:] = path
-        importlib.invalidate_caches()
-    for module, name, packed in surroundings.get("variables", ()):
-        context.run(variable_at(module, name).set, loads(packed))
+    if type(found).__module__ == "deadstop.executor.tool":
+        found = found.function  # decorated: it is run here, not handed on to a worker again
+    return found  # type: ignore[no-any-return]

@@ -3,8 +3,9 @@
 
 It is a child of the supervisor, and so are the workers it forks (CLONE_PARENT), each under a pid 1 of its own: the
 supervisor kills and collects them exactly as it does commands. The nursery runs none of the user's functions; it only
-imports modules that a worker has imported before without harm. Forking is safe only while it has one thread: a
-module that starts threads at import makes it begin anew (exec, same process) and leave that module to the workers.
+imports modules that a worker has imported before without harm. Forking is safe only while it has one thread, and
+no descriptor lives through it: a module that starts a thread or opens something at import makes it begin anew (exec,
+same process) and leave that module to the workers.
 
 Orders (marshal, one packet each): ("fork", id, fallback, group paths), ("warm", names). Reports: ("ready",),
 ("forked", id, pid) with the lifeline and a pidfd, ("not_forked", id, errno, text), ("cold", name).
@@ -91,11 +92,12 @@ class Nursery:
         for name in names:
             if name in sys.modules or name in self.cold:
                 continue
+            open_before = set(os.listdir("/proc/self/fd"))
             try:
                 importlib.import_module(name)
             except BaseException:
                 self.cold.append(name)
-            if len(os.listdir("/proc/self/task")) > 1:
+            if len(os.listdir("/proc/self/task")) > 1 or set(os.listdir("/proc/self/fd")) - open_before:
                 self.say(("cold", name))
                 self.begin_anew(name)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 
@@ -27,9 +28,18 @@ def install() -> None:
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
 
 
+_last = (0, 0)
+
+
 def wrote() -> bool:
-    """Whether Python code printed anything since the last call."""
-    if Written.wrote:
-        Written.wrote = False
+    """Whether anything was printed since the last call: by Python code, or past it, which the pipes' times tell.
+
+    They are as coarse as the kernel's clock ticks: what is written past Python within a tick of what was told before
+    may be told with the next call's.
+    """
+    global _last
+    now = os.fstat(1).st_mtime_ns, os.fstat(2).st_mtime_ns
+    if Written.wrote or now != _last:
+        Written.wrote, _last = False, now
         return True
     return False
