@@ -3,7 +3,8 @@
 
 One slot per worker: the deadline of the call that is running there (seconds on CLOCK_MONOTONIC; 0 when none is, and
 infinity for one without a limit) and how long before it the supervisor should take evidence. Writing it costs no
-system call, which is why a limit costs next to nothing. The workers cannot see it.
+system call, which is why a limit costs next to nothing. The supervisor writes there how many bytes the worker has
+printed. The workers cannot see it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import mmap
 import os
 
 SLOTS = 1024
-SIZE = SLOTS * 16
+SIZE = SLOTS * 24
 
 
 class Page:
@@ -33,7 +34,7 @@ class Slot:
     __slots__ = ("_cells", "_place", "number")
 
     def __init__(self, page: Page, number: int) -> None:
-        self._cells, self._place, self.number = page.cells, 2 * number, number
+        self._cells, self._place, self.number = page.cells, 3 * number, number
 
     def begin(self, deadline: float, lead: float) -> None:
         self._cells[self._place + 1] = lead
@@ -45,3 +46,15 @@ class Slot:
     def read(self) -> tuple[float, float]:
         """(deadline, lead)."""
         return self._cells[self._place], self._cells[self._place + 1]
+
+    @property
+    def printed(self) -> float:
+        """Bytes that the supervisor has read of what the worker printed, ever."""
+        return self._cells[self._place + 2]
+
+    def print(self, size: float) -> None:
+        self._cells[self._place + 2] += size
+
+    def reset(self) -> None:
+        """For another worker."""
+        self._cells[self._place] = self._cells[self._place + 2] = 0.0

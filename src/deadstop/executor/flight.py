@@ -226,6 +226,8 @@ class Flight:
             self.answer = (kind, bytes(body))
             self._order_end("timeout" if self.cancel_reason is None else "cancelled", self.cancel_reason)
             return None
+        if self.worker.slot.printed != self.worker.printed:
+            bits |= WROTE
         if bits:
             return self._with_remains(kind, bits, bytes(body), now)
         result = outcome.answered(self, kind, body, now)
@@ -312,6 +314,7 @@ class Flight:
     def _printed(self, told: list[tuple[bytes, int, int]]) -> ToolResult:
         assert self.answer is not None
         result = outcome.answered(self, *self.answer, self.end)
+        self.worker.printed = self.worker.slot.printed
         self.pool.give(self.worker)
         return outcome.with_output(result, told)
 

@@ -73,7 +73,13 @@ def _answer(
     except Damaged:
         packet = None
     queued, started, end, started_at = times
-    if packet is not None and packet[0] == VALUE and packet[2] == worker.number and not packet[1]:
+    if (
+        packet is not None
+        and packet[0] == VALUE
+        and packet[2] == worker.number
+        and not packet[1]
+        and worker.slot.printed == worker.printed
+    ):
         worker.slot.end()
         now = _monotonic()
         if now <= end and worker.level == "process":

@@ -48,8 +48,8 @@ class Worker:
     """The caller's ends of one worker. `known` are the numbers of the functions it has loaded."""
 
     __slots__ = (
-        "cwd", "environ", "exit_fd", "known", "level", "namespace", "number", "path", "port", "reports", "slot",
-        "timer", "warm",
+        "cwd", "environ", "exit_fd", "known", "level", "namespace", "number", "path", "port", "printed", "reports",
+        "slot", "timer", "warm",
     )  # fmt: skip
 
     def __init__(self, pool: Pool, about: tuple[Any, ...], fds: list[int]) -> None:
@@ -60,6 +60,7 @@ class Worker:
         self.reports = Port(socket.socket(fileno=fds[1]))
         self.timer, self.exit_fd = timers.Timer(fds[2]), fds[3]
         self.slot = Slot(pool.page, slot)
+        self.printed = 0.0  # bytes, as far as calls have been told of them
         self.known: set[int] = set()
         self.environ, self.cwd, self.path = pool.environ, pool.cwd, pool.path
         self.number = 0

@@ -149,7 +149,7 @@ class Pool:
 
     def gone(self, worker: Worker) -> None:
         self.workers.discard(worker)
-        worker.slot.end()
+        worker.slot.reset()
         self.free_slots.append(worker.slot.number)
         room = worker.room
         if room in self.server.rooms:

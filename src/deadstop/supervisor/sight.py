@@ -76,6 +76,15 @@ class Sight:
         except OSError:
             pass  # no process or descriptor to be had for it
 
+    def look_at_memory(self, boundary: Boundary, leader: int, then: Callable[[], None]) -> bool:
+        """Of a completed call that leaves something running only what outlives the kill is of interest."""
+        root = boundary.pid
+        try:
+            self._reader = Collector(self.loop, lambda emit: _see_memory(root, leader, emit), self._add, then)
+        except OSError:
+            return False
+        return True
+
     def _add(self, report: Report) -> None:
         self._seen.update(report)
         self.count = max(self.count, report.get("count", 0))
@@ -137,8 +146,12 @@ class Sight:
         os.close(self._pipe)
 
 
+def _see_memory(root: int, leader: int, emit: Emit) -> None:
+    emit({"shared": sorted(shared_memory([leader, *descendants(root, limit=32)]))})
+
+
 def _see(view: View, collect: Callable[[View, Emit], None], emit: Emit) -> None:
-    emit({"shared": sorted(shared_memory([view.leader, *descendants(view.root, limit=32)]))})
+    _see_memory(view.root, view.leader, emit)
     collect(view, emit)
 
 

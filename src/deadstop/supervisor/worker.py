@@ -77,7 +77,7 @@ class Worker:
         out_read, self._out = os.pipe2(os.O_CLOEXEC)
         err_read, self._err = os.pipe2(os.O_CLOEXEC)
         self.pumps = [
-            Pump(self.loop, (name, fd, None), TAIL, None, _ignore)
+            Pump(self.loop, (name, fd, None), TAIL, None, self.slot.print)
             for name, fd in (("stdout", out_read), ("stderr", err_read))
         ]
         self.reports.setblocking(False)
@@ -193,6 +193,9 @@ class Worker:
         if self.status:
             return
         self.status, self.reason = status, reason
+        if status is Status.COMPLETED and self.sight.look_at_memory(self.room.boundary, self.leader, self._kill):
+            self._at(clock.monotonic() + LOOK_S, self._kill)
+            return
         alive = self.leader_fd >= 0 and self.leader_status is None and not self.frozen
         worth_it = status in (Status.TIMEOUT, Status.CANCELLED) and reason != "unused"
         if alive and worth_it and self.sight.ask_for_stacks(self.leader_fd):
@@ -365,7 +368,8 @@ class Worker:
         return ToolResult(
             tool="", status=status, reason=self.reason, limit=self.limit, limits=dict(room.boundary.applied.reports),
             exit_code=code, signal=number, stdout=outputs[0], stderr=outputs[1], receipt=receipt, evidence=evidence,
-            hint=diagnosis.hint if diagnosis else None, degraded=tuple(room.remarks), leftover=(*self.leftover, *self.sight.left_in_memory()),
+            hint=diagnosis.hint if diagnosis else None, degraded=tuple(room.remarks),
+            leftover=(*self.leftover, *self.sight.left_in_memory()),
             error_message=room.failed[1] if room.failed else None,
         )  # fmt: skip
 
@@ -374,7 +378,3 @@ def _exit(status: int | None) -> tuple[int | None, int | None]:
     if status is None:
         return None, None
     return (None, os.WTERMSIG(status)) if os.WIFSIGNALED(status) else (os.WEXITSTATUS(status), None)
-
-
-def _ignore(_: int) -> None:
-    pass

@@ -205,7 +205,12 @@ def polite():
 @last
 def quiet():
     """What there is of this library once nothing is called any more."""
-    until(lambda: len(pool().free) >= 1)
+
+    def one_is_idle():
+        pool().harvest()  # what is on its way is nobody's until somebody needs it
+        return len(pool().free) >= 1
+
+    until(one_is_idle)
     return {"names": own_processes(), "threads": threads_of_ours(), "alive": workers_alive()}
 
 
