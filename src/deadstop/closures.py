@@ -298,5 +298,12 @@ def _names(code: types.CodeType) -> tuple[str, ...]:
         if len(_names_of_code) > 10_000:
             _names_of_code.clear()
         inner = (name for const in code.co_consts if isinstance(const, types.CodeType) for name in _names(const))
-        found = _names_of_code[code] = tuple(dict.fromkeys((*code.co_names, *inner)))
+        found = _names_of_code[code] = tuple(dict.fromkeys((*_looked_up(code), *inner)))
     return found
+
+
+def _looked_up(code: types.CodeType) -> list[str]:
+    """Not every name in `co_names`: most are attributes, and a large global may have the name of one."""
+    import dis
+
+    return [each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")]

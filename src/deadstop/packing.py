@@ -116,6 +116,8 @@ class Port:
             if size > self._max_body or fcntl.fcntl(fds[0], fcntl.F_GET_SEALS) & _SEALS != _SEALS:
                 raise Damaged(f"a body of {size} bytes that is too large or not sealed")
             return mmap.mmap(fds[0], size, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ) if size else b""
+        except (OSError, ValueError) as problem:
+            raise Damaged(f"a large packet with something else than memory: {problem}") from problem
         finally:
             for fd in fds:
                 os.close(fd)

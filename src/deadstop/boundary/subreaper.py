@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from typing import NoReturn
 
 from . import payload, syscalls
@@ -65,6 +66,10 @@ class SubreaperBoundary(Boundary):
             self.group.join_v1()
 
     def kill(self) -> None:
+        try:
+            signal.pidfd_send_signal(self.exit_fd, signal.SIGCONT)  # a payload of the same user may have stopped it
+        except OSError:
+            pass
         if self.group and self.group.kill():
             self._used("cgroup.kill")
         self._order("kill")

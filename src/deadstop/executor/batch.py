@@ -20,9 +20,10 @@ from ..errors import UsageError
 from ..results import FiredLimit, Status, ToolResult
 from .admission import Admission
 from .flight import Flight, State
-from .function import TRIES, abandon, cancelled_before, launch, never_ran, with_token_error
-from .inline import over_before_start, run_inline
+from .function import TRIES, abandon, launch, with_token_error
+from .inline import run_inline
 from .prepare import DEFAULT, Default
+from .refusals import cancelled_before, never_ran, over_before_start
 from .tasks import call_key
 from .tokens import POLL_S, Token
 from .tool import Call
@@ -180,9 +181,6 @@ class Engine:
             found = launch(call, pool, worker, self.begun)
             if isinstance(found, ToolResult):
                 self._finished(index, found)
-            elif found.ended is not None:
-                self.running += 1
-                self._settle(index, found, found.ended)
             else:
                 self._watch(index, found)
         return True

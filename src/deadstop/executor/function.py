@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, deadlines
 from ..errors import UsageError
-from ..results import Status, ToolResult
-from .flight import Flight, State
-from .inline import over_before_start, run_inline
+from ..results import ToolResult
+from .flight import Flight, State, hand_over
+from .inline import run_inline
 from .private import wait_readable
+from .refusals import cancelled_before, cannot_be_sent, no_capacity
 from .tokens import POLL_S, Token
 from .tool import Call, Tool
 from .workers import Pool, Worker, pool_of, wait_for
@@ -98,28 +98,21 @@ def start(asked: Call, token: Token | None) -> Flight | ToolResult:
 
 
 def launch(asked: Call, pool: Pool | KeptWorker, worker: Worker, queued: float) -> Flight | ToolResult:
-    """Put the call on this worker: load its function first where it is new there.
-
-    A flight that ended while its function was loaded has its result in `ended`.
-    """
-    flight = Flight(asked, pool, worker, queued)
+    """Put the call on this worker: load its function first where it is new there."""
     try:
+        flight = Flight(asked, pool, worker, queued)
         sent = asked.tool.sent
         target: Target
         number, target, body = sent.target()
-        if number not in worker.known:
-            if pool.has_loaded(worker, sent.module):
-                target = (number, sent.place)  # it only has to be looked up: no need to ask first
-            elif (ended := flight.load(number, body)) is not None:
-                flight.ended = ended
-                return flight
-        end, limit = asked.resolve()
-        if end <= _monotonic():
-            pool.give(worker)
-            return over_before_start(asked, limit)
-        flight.begin(target)
-        worker.known.add(number)
-    except (UsageError, PicklingError, TypeError, AttributeError, ValueError, RecursionError) as problem:
+        if number in worker.known:
+            return hand_over(flight, target) or flight
+        if pool.has_loaded(worker, sent.module):
+            refused = hand_over(flight, (number, sent.place))  # it only has to be looked up: no need to ask first
+            if refused is None:
+                worker.known.add(number)
+            return refused or flight
+        flight.load(number, target, body)
+    except Exception as problem:  # it is a function that cannot be sent
         worker.forget_surroundings()
         pool.give(worker)
         return cannot_be_sent(asked, problem)
@@ -138,7 +131,7 @@ def wait_in_line(pool: Pool, asked: Call, token: Token | None) -> Worker | ToolR
             if token is not None and token.is_set():
                 return cancelled_before(asked, token)
             if _monotonic() >= until:
-                return no_capacity(asked, until)
+                return no_capacity(asked, QUEUE_S)
         assert waiter.worker is not None
         worker, waiter.worker = waiter.worker, None
         return worker
@@ -156,8 +149,6 @@ def _slice(until: float, token: Token | None) -> float:
 
 def wait(flight: Flight, token: Token | None) -> ToolResult:
     """Block until the result. An exception of the caller's (an interrupt) ends the call, too."""
-    if flight.ended is not None:
-        return flight.ended
     try:
         if token is None and flight.soft_at is None:
             return _wait_plainly(flight)
@@ -174,19 +165,21 @@ def abandon(flight: Flight) -> None:
 
 def _wait_plainly(flight: Flight) -> ToolResult:
     while True:
-        if flight.state is State.RUNNING:
-            try:
-                result = flight.step()  # the socket gives up once a second, to have the time looked at
-            except BlockingIOError:
-                if _monotonic() > flight.overdue_at:
-                    return flight.lost("the supervisor did not answer in time")
-                continue
-        else:
-            if not wait_readable([flight.fd], flight.overdue_at - _monotonic()):
-                return flight.lost("the supervisor did not answer in time")
-            result = flight.step()
+        if flight.soft_at is not None:
+            return _wait_watching(flight, None)  # it has begun only now
+        try:
+            if flight.state in (State.RUNNING, State.LOADING):
+                result = flight.step()  # the socket gives up now and then, to have the time looked at
+            elif wait_readable([flight.fd], max(0.0, flight.overdue_at - _monotonic())):
+                result = flight.step(socket.MSG_DONTWAIT)
+            else:
+                result = None
+        except BlockingIOError:
+            result = None
         if result is not None:
             return result
+        if _monotonic() > flight.overdue_at:
+            return flight.lost("the supervisor did not answer in time")
 
 
 def _wait_watching(flight: Flight, token: Token | None) -> ToolResult:
@@ -206,45 +199,16 @@ def _wait_watching(flight: Flight, token: Token | None) -> ToolResult:
             try:
                 result = flight.step(socket.MSG_DONTWAIT)
             except BlockingIOError:
-                continue
+                result = None
             if result is not None:
                 return result if token is None or not token.error else with_token_error(result, token)
             if flight.question is not None and (detached := question(flight)) is not None:
                 return detached
         elif flight.soft_at is not None and now >= flight.soft_at and flight.state is State.RUNNING:
             flight.freeze(now + flight.call.tool.soft_answer)
-        elif now > flight.overdue_at:
+        if now > flight.overdue_at:
             return flight.lost("the supervisor did not answer in time")
-
-
-# -- results of calls that never ran -----------------------------------------------------------------------------------
-
-
-def never_ran(asked: Call, status: Status, reason: str | None, message: str | None, **more: Any) -> ToolResult:
-    """The result of a call that was never started."""
-    return ToolResult(
-        tool=asked.tool.name, status=status, reason=reason, call_id=asked.call_id, effect=asked.tool.effect,
-        started_at=clock.now_iso(), environment="nothing was started", error_message=message, **more,
-    )  # fmt: skip
-
-
-def cancelled_before(asked: Call, token: Token) -> ToolResult:
-    degraded = (token.error,) if token.error else ()
-    return never_ran(asked, Status.CANCELLED, token.reason, "cancelled before it started", degraded=degraded)
 
 
 def with_token_error(result: ToolResult, token: Token) -> ToolResult:
     return ToolResult.made({**vars(result), "degraded": (*result.degraded, token.error)})
-
-
-def no_capacity(asked: Call, until: float) -> ToolResult:
-    """It waited in line until some limit was over."""
-    end, limit = asked.resolve()
-    if end <= _monotonic():
-        return over_before_start(asked, limit)
-    return never_ran(asked, Status.REFUSED, "capacity", f"no worker was free within {QUEUE_S:.0f} s")
-
-
-def cannot_be_sent(asked: Call, problem: BaseException) -> ToolResult:
-    hint = "pass plain data, or declare the tool with isolation='inline', which can only report an overrun"
-    return never_ran(asked, Status.REFUSED, "policy", f"it cannot be run in another process: {problem}", hint=hint)

@@ -13,8 +13,9 @@ from .. import clock, deadlines
 from ..errors import UsageError
 from ..results import ToolResult
 from .flight import PROOF_S, Flight, State
-from .function import QUEUE_S, TRIES, abandon, cancelled_before, launch, no_capacity, with_token_error
+from .function import QUEUE_S, TRIES, abandon, launch, with_token_error
 from .inline import run_inline_async
+from .refusals import cancelled_before, no_capacity
 from .tokens import POLL_S, Token
 from .tool import Call, Tool
 from .workers import Pool, Waiter, Worker, pool_of
@@ -56,7 +57,7 @@ async def run_one_async(asked: Call) -> ToolResult:
         flight = await _start(asked, token)
         if isinstance(flight, ToolResult):
             return flight
-        result = flight.ended or await Watch(flight, token).result()
+        result = await Watch(flight, token).result()
         if not flight.died_unsent:
             break
     return result
@@ -75,9 +76,6 @@ async def _start(asked: Call, token: Token | None) -> Flight | ToolResult:
         if isinstance(found, ToolResult):
             return found
         worker = found
-    number, _, _ = _target_or_none(asked)
-    if number not in worker.known:
-        return await loop.run_in_executor(None, launch, asked, pool, worker, queued)
     return launch(asked, pool, worker, queued)
 
 
@@ -86,13 +84,6 @@ def is_cold(place: Any) -> bool:
 
     found = _pools.get(place)
     return found is None or found.closed
-
-
-def _target_or_none(asked: Call) -> tuple[int, Any, Any]:
-    try:
-        return asked.tool.sent.target()
-    except UsageError:
-        return -1, None, None  # `launch` says so
 
 
 async def _wait_in_line(pool: Pool, asked: Call, token: Token | None) -> Worker | ToolResult:
@@ -108,7 +99,7 @@ async def _wait_in_line(pool: Pool, asked: Call, token: Token | None) -> Worker 
             if token is not None and token.is_set():
                 return cancelled_before(asked, token)
             if _monotonic() >= until:
-                return no_capacity(asked, until)
+                return no_capacity(asked, QUEUE_S)
             await _either(pool, waiter, min(until - _monotonic(), POLL_S if token else 1.0))
         worker, waiter.worker = waiter.worker, None
         assert worker is not None
@@ -169,7 +160,7 @@ class Watch:
             flight.cancel()
             self._follow()
             await asyncio.wait([self.done], timeout=PROOF_S)
-            if not self.done.done():
+            if not self.done.done() or self.done.exception() is not None:
                 abandon(flight)
             raise
         except BaseException:
@@ -181,7 +172,7 @@ class Watch:
 
     def _early(self) -> ToolResult | None:
         """A short call has often ended by the time it was handed over: then nothing has to be watched."""
-        if self.flight.state is not State.RUNNING:
+        if self.flight.state not in (State.RUNNING, State.LOADING):
             return None
         try:
             return self.flight.step(socket.MSG_DONTWAIT)

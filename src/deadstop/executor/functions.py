@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import types
 from pickle import dumps
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,18 @@ Target = int | tuple[int, tuple[str, str, str | None] | None] | bytes
 _numbers = itertools.count(1)
 
 
+_first_seen: dict[str, int] = {}
+
+
+def changed_since_first_use(module: str, file: str | None) -> bool:
+    """Whether a module's file is another one than when a function of it was first sent: it was reloaded."""
+    try:
+        now = os.stat(file).st_mtime_ns if file else 0
+    except OSError:
+        now = 0
+    return _first_seen.setdefault(module, now) != now
+
+
 class Parts(bytes):
     """The number of a function, and what it holds now."""
 
@@ -31,6 +44,9 @@ class Sent:
     def __init__(self, function: Callable[..., Any], *, whole_module: bool) -> None:
         self.function, self._whole_module = function, whole_module
         place = None if whole_module else reference(function)
+        if place is not None and changed_since_first_use(place[0], place[2]):
+            place, whole_module = None, True  # workers may have what was there before
+            self._whole_module = True
         self._by_name = place is not None
         self.place = place
         self.module = place[0] if place else None

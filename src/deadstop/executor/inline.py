@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .. import clock, deadlines, messages
 from ..results import FiredLimit, Late, Progress, Receipt, Status, ToolResult
 from . import tool as tool_module
+from .refusals import over_before_start
 from .tokens import Token
 
 if TYPE_CHECKING:
@@ -170,14 +171,6 @@ def _overran(fields: dict[str, Any], after: float, limit: FiredLimit | None) -> 
         fields.pop("exception")
     fields.update(status=Status.TIMEOUT, limit=limit, late=late, environment=ENVIRONMENT)
     return ToolResult.made(fields)
-
-
-def over_before_start(call: Call, limit: Any) -> ToolResult:
-    """The result of a call whose deadline was over before it could start."""
-    return ToolResult(
-        tool=call.tool.name, status=Status.REFUSED, reason="deadline_over", limit=limit, call_id=call.call_id,
-        started_at=clock.now_iso(), environment="nothing was started", effect=call.tool.effect,
-    )  # fmt: skip
 
 
 def _text(problem: BaseException) -> str:

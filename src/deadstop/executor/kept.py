@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ class KeptWorker:
         self._place = tool.place
         self._worker: Worker | None = None
         self._pool: Pool | None = None
+        self._lock = threading.RLock()
         self.generation = 0
         self.closed = False
 
@@ -42,10 +44,11 @@ class KeptWorker:
         return self.run(Call(tool_of(function), *args, **kwargs))
 
     def run(self, asked: Call) -> ToolResult:
-        """Run a call here. Its tool's isolation and ceilings are those of this worker."""
-        if self.closed:
-            raise UsageError("this worker was closed")
-        return within_task(asked, self._run_one)
+        """Run a call here. Its tool's isolation and ceilings are those of this worker. Threads wait for one another."""
+        with self._lock:
+            if self.closed:
+                raise UsageError("this worker was closed")
+            return within_task(asked, self._run_one)
 
     def _run_one(self, asked: Call) -> ToolResult:
         token = Token(asked.cancel) if asked.cancel is not None else None
@@ -63,7 +66,7 @@ class KeptWorker:
         return result
 
     def _take(self, asked: Call, token: Token | None) -> Worker | ToolResult:
-        if self._worker is None:
+        if self._worker is None or self._worker.closed:  # in a forked child it is the parent's
             self._pool = pool_of(self._place)
             found = self._pool.take_free() or wait_in_line(self._pool, asked, token)
             if isinstance(found, ToolResult):
@@ -98,7 +101,7 @@ class KeptWorker:
 
     def lose(self, worker: Worker, *, replace: bool = False) -> None:
         self._worker = None
-        self.pool.lose(worker, replace=replace)
+        self.pool.lose(worker, replace=replace and not self.closed)
 
     def has_loaded(self, worker: Worker, module: str | None) -> bool:
         return self.pool.has_loaded(worker, module)
@@ -110,10 +113,15 @@ class KeptWorker:
         self.pool.give_up()
 
     def close(self) -> None:
-        """End it."""
+        """End it, and the call that runs on it: that one then says how it ended."""
         self.closed = True
-        if self._worker is not None:
-            self.lose(self._worker)
+        worker = self._worker
+        if worker is not None and not worker.closed:
+            if self._lock.acquire(blocking=False):
+                self.lose(worker)
+                self._lock.release()
+            else:
+                worker.order("kill", "cancelled", "caller", None)
 
     def __enter__(self) -> KeptWorker:
         return self

@@ -118,3 +118,10 @@ def unreported(flight: Flight, why: str, *, gone: bool) -> ToolResult:
     if flight.answer is not None:
         fields["late"] = _late(flight, *flight.answer)
     return ToolResult.made(fields)
+
+
+def untold(flight: Flight, why: str) -> ToolResult:
+    """It completed in time; what the supervisor knows of it (output, receipt) could not be had."""
+    assert flight.answer is not None
+    result = answered(flight, *flight.answer, flight.end)
+    return ToolResult.made({**vars(result), "degraded": (*result.degraded, f"{why}: its output and receipt are lost")})

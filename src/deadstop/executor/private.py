@@ -27,7 +27,7 @@ class Supervisor:
     """The one of this process. A forked child starts its own: it shares no socket, lifeline or call with its parent."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._user = -1
@@ -87,7 +87,7 @@ class Supervisor:
 
     def forget(self) -> None:
         """In a forked child: the parent's supervisor is not ours."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._stop()
         self._process = None
 

@@ -8,17 +8,16 @@ only costs half: most of a call of 30 microseconds is Python calling Python.
 
 from __future__ import annotations
 
-from pickle import PicklingError, loads
+from pickle import loads
 from typing import TYPE_CHECKING
 
 from .. import clock
 from ..deferred import Deferred
-from ..errors import UsageError
 from ..packing import RUN, VALUE, Damaged
 from ..results import Status, ToolResult
 from . import outcome
-from .flight import LEAD_S, Flight
-from .workers import surroundings
+from .flight import BACKSTOP_S, LEAD_S, Flight
+from .surroundings import surroundings
 
 if TYPE_CHECKING:
     from .tool import Call
@@ -49,7 +48,7 @@ def begin(asked: Call, pool: Pool) -> Flight | ToolResult | None:
             if not _monotonic() < worker.timer.armed <= end - lead:  # see Flight._arm
                 worker.timer.arm(end - lead)
             return _answer(asked, pool, worker, (queued, started, end, started_at), flags, body)
-    except (UsageError, PicklingError, TypeError, AttributeError, ValueError, RecursionError):
+    except Exception:
         worker.forget_surroundings()  # the long way meets it again, and says so
     except BaseException:
         pool.lose(worker)
@@ -103,5 +102,6 @@ def _answer(
 def _flight(asked: Call, pool: Pool, worker: Worker, times: tuple[float, float, float, str]) -> Flight:
     flight = Flight(asked, pool, worker, times[0])
     _, flight.started, flight.end, flight.started_at = times
+    flight.overdue_at = flight.end + BACKSTOP_S
     flight.limit = asked.tool.limit
     return flight

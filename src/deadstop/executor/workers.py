@@ -14,9 +14,9 @@ import os
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,10 @@ from ..model import Place, place_to_dict
 from ..packing import Port
 from ..results import LimitReport
 from ..slots import Page, Slot
+from . import answers
 from .client import Channel
 from .private import supervisor, wait_readable
+from .surroundings import about_this_interpreter, environment_now, folder_now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,24 +38,25 @@ if TYPE_CHECKING:
 MAX_WORKERS = 64  # of one pool; calls beyond that wait
 KEEP_IDLE = 8  # of one pool, beyond which a worker given back is ended
 START_S = 60.0  # until a worker must have been delivered, nothing of the user's has run yet
-LOOK_S = 1.0  # how often a blocking wait looks whether the supervisor has let a deadline pass
+LOOK_S = 0.25  # how often a blocking wait looks whether the supervisor has let a deadline pass
 
-_LOOK = struct.pack("ll", int(LOOK_S), 0)
+_LOOK = struct.pack("ll", 0, int(LOOK_S * 1e6))
 
 
-_alive: set[Worker] = set()
+_alive: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
 class Worker:
     """The caller's ends of one worker. `known` are the numbers of the functions it has loaded."""
 
     __slots__ = (
-        "cwd", "environ", "exit_fd", "known", "level", "namespace", "number", "path", "port", "printed", "reports",
-        "slot", "timer", "warm",
+        "__weakref__", "closed", "cwd", "environ", "exit_fd", "known", "level", "namespace", "number", "path", "pool",
+        "port", "printed", "reports", "slot", "timer", "warm",
     )  # fmt: skip
 
     def __init__(self, pool: Pool, about: tuple[Any, ...], fds: list[int]) -> None:
         _, slot, self.level, _, self.namespace, _ = about
+        self.pool, self.closed = pool, False
         data = socket.socket(fileno=fds[0])
         data.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _LOOK)
         self.port = Port(data, pool.max_body)
@@ -88,13 +91,21 @@ class Worker:
 
     def close(self) -> None:
         """The supervisor sees it and ends the worker."""
-        if self not in _alive:
+        if self.closed:
             return
+        self.closed = True
         _alive.discard(self)
         self.port.socket.close()
         self.reports.socket.close()
-        for fd in (self.timer.fd, self.exit_fd):
-            os.close(fd)
+        timer, exit_fd = self.timer.fd, self.exit_fd
+        self.timer.fd = self.exit_fd = -1
+        os.close(timer)
+        os.close(exit_fd)
+
+    def __del__(self) -> None:
+        """An interrupt can leave one that nobody owns."""
+        if not getattr(self, "closed", True):
+            self.pool.lose(self)
 
 
 class Waiter:
@@ -118,7 +129,9 @@ class Pool:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.max_body = 1 << 40 if place.isolation == "process" else 256 << 20
+        self.max_body = 1 << 40 if place.isolation == "process" else answers.SANDBOX_BYTES
+        # What a sandbox has run may have changed it: the next call is not to be at its mercy.
+        self.serves_once = place.isolation == "sandbox"
         self.page = Page()
         self.free: list[Worker] = []
         self.queue: deque[Waiter] = deque()
@@ -130,8 +143,8 @@ class Pool:
         self.warm: dict[str, int] = {}  # module -> how many were warmed before it
         self.warm_when_asked: deque[int] = deque()  # for each worker that is on its way
         self._lock = threading.RLock()  # a collected object may give its worker back in the midst of it
-        self.environ: dict[bytes, bytes] = dict(_environ())
-        self.cwd, self.path = _cwd(), list(sys.path)
+        self.environ: dict[bytes, bytes] = dict(environment_now())
+        self.cwd, self.path = folder_now(), list(sys.path)
         connection, self.process = supervisor.connect()
         self.channel = Channel(connection, self.process)
         self.orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
@@ -148,6 +161,8 @@ class Pool:
             return None
         try:
             worker = self.free.pop()
+            while worker.closed:  # an interrupt came between its being free and its being ended
+                worker = self.free.pop()
         except IndexError:
             return None
         if not self.free and not self.asked:
@@ -160,6 +175,7 @@ class Pool:
             self._ask(count)
 
     def _ask(self, count: int) -> None:
+        self.problem = None  # what kept the last one from being made may be over
         for _ in range(min(count, MAX_WORKERS - self.alive - self.asked)):
             self.asked += 1
             self.warm_when_asked.append(len(self.warm))
@@ -191,11 +207,15 @@ class Pool:
         with self._lock:
             while not self.closed and (got := self._delivered()) is not None:
                 message, fds = got
-                if message[0] == "worker":
+                if message[0] == "worker" and len(fds) == 4:
                     self.asked, self.alive = max(0, self.asked - 1), self.alive + 1
                     self._learn(message[5])
                     self.free.append(Worker(self, message, fds))
                     self.problem = None
+                elif message[0] == "worker":  # this process is out of descriptors
+                    for fd in fds:
+                        os.close(fd)
+                    self._fail(InternalError("a worker could not be taken over: out of descriptors?"))
                 else:
                     self._fail(BoundaryUnavailable(*message[1:]))
             self._serve()
@@ -230,17 +250,22 @@ class Pool:
             os.eventfd_write(waiter.event, 1)
 
     def _serve(self) -> None:
-        while self.free and self.queue:
-            waiter = self.queue.popleft()
-            waiter.worker = self.free.pop()
-            os.eventfd_write(waiter.event, 1)
+        while self.queue:
+            try:
+                worker = self.free.pop()  # others take from it without the lock
+            except IndexError:
+                return
+            if not worker.closed:
+                waiter = self.queue.popleft()
+                waiter.worker = worker
+                os.eventfd_write(waiter.event, 1)
 
     # -- giving back -------------------------------------------------------------------------------------------------
 
     def give(self, worker: Worker) -> None:
         """It has answered and left nothing behind."""
-        if self.closed or len(self.free) >= KEEP_IDLE:
-            self.lose(worker)
+        if self.closed or self.serves_once or len(self.free) >= KEEP_IDLE:
+            self.lose(worker, replace=self.serves_once)
             return
         self.free.append(worker)
         if self.queue:
@@ -248,9 +273,11 @@ class Pool:
                 self._serve()
 
     def lose(self, worker: Worker, *, replace: bool = False) -> None:
-        """It is gone, or is to go."""
-        worker.close()
+        """It is gone, or is to go. Harmless if it is already."""
         with self._lock:
+            if worker.closed:
+                return
+            worker.close()
             self.alive -= 1
             if replace or self.queue:
                 self._ask(max(1 - len(self.free) - self.asked, len(self.queue) - self.asked, 0))
@@ -280,13 +307,16 @@ class Pool:
                 worker.close()
             self.free.clear()
             self.channel.close()
+            if self.page.fd >= 0:
+                os.close(self.page.fd)
+                self.page.fd = -1
             self.problem = self.problem or InternalError("the supervisor ended")
             for waiter in self.queue:
                 os.eventfd_write(waiter.event, 1)
 
 
 _pools: dict[Place, Pool] = {}
-_opening = threading.Lock()
+_opening = threading.RLock()  # a signal handler may make a call, too
 
 
 def pool_of(place: Place) -> Pool:
@@ -304,7 +334,7 @@ def pool_of(place: Place) -> Pool:
 def _after_fork() -> None:
     """In a forked child: the workers are the parent's."""
     global _opening
-    _opening = threading.Lock()
+    _opening = threading.RLock()
     for worker in list(_alive):
         worker.close()
     for pool in _pools.values():
@@ -339,50 +369,3 @@ def wait_for(pool: Pool, waiter: Waiter, until: float, token: int | None) -> boo
         if token in wait_readable(sources, left):
             return False
     return True
-
-
-def about_this_interpreter(pool: Pool, place: Place) -> dict[str, Any]:
-    """What it takes to run the caller's functions elsewhere as if they were run here."""
-    from .inside import inside
-
-    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    path = [os.path.abspath(entry) for entry in sys.path]
-    if not sys.executable:
-        raise InternalError("sys.executable is empty: there is no interpreter to run functions in")
-    return {
-        "interpreter": {
-            "executable": sys.executable, "flags": flags, "cwd": pool.cwd, "sys_path": path, "home": home,
-            "environ": [(os.fsdecode(name), os.fsdecode(value)) for name, value in pool.environ.items()],
-        },
-        **inside(place, path),
-    }  # fmt: skip
-
-
-def _environ() -> Mapping[bytes, bytes]:
-    found: Mapping[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
-    return found
-
-
-def _cwd() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return "/"
-
-
-def surroundings(worker: Worker) -> dict[str, Any] | None:
-    """What differs from what the worker has: environment, folder, import path. It is taken to have it from now on."""
-    changed: dict[str, Any] | None = None
-    environ = _environ()
-    if environ != worker.environ:
-        worker.environ = dict(environ)
-        changed = {"environ": worker.environ}
-    cwd = _cwd()
-    if cwd != worker.cwd:
-        worker.cwd = cwd
-        changed = {**(changed or {}), "cwd": cwd}
-    if sys.path != worker.path:
-        worker.path = list(sys.path)
-        changed = {**(changed or {}), "sys_path": [os.path.abspath(entry) for entry in sys.path]}
-    return changed if worker.level == "process" else None

@@ -49,6 +49,7 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = 0
         self._chores: deque[tuple[float, Callable[[], object]]] = deque()
+        self.on_error: Callable[[Exception], object] | None = None  # where one call's trouble must not end the others
         self.children: set[int] = set()  # processes of ours that a sweep for orphans must spare, with all below them
         self.gap_s = 0.0  # total time this process did not run when it should have
 
@@ -113,12 +114,21 @@ class Loop:
         self._run_timers(now)
         for fd, event, reader, writer in told:
             if event & ~select.EPOLLOUT and reader and self._readers.get(fd) is reader:
-                reader()
+                self._call(reader)
             if event & ~select.EPOLLIN and writer and self._writers.get(fd) is writer:
-                writer()
+                self._call(writer)
             self._run_timers(clock.monotonic())
         if self._chores and (not told or self._chores[0][0] <= now):
-            self._chores.popleft()[1]()
+            self._call(self._chores.popleft()[1])
+
+    def _call(self, callback: Callable[[], object]) -> None:
+        if self.on_error is None:
+            callback()
+            return
+        try:
+            callback()
+        except Exception as problem:
+            self.on_error(problem)
 
     def _next_due(self) -> float | None:
         while self._timers and self._timers[0][2].callback is None:
@@ -130,7 +140,7 @@ class Loop:
             timer = heapq.heappop(self._timers)[2]
             if timer.callback is not None:
                 callback, timer.callback = timer.callback, None
-                callback()
+                self._call(callback)
 
     def close(self) -> None:
         self._poll.close()

@@ -14,6 +14,7 @@ from typing import Any
 from .. import clock, wire
 from .loop import Loop
 
+WARM_S = 10.0  # for one module that a worker has imported before
 START_S = 30.0  # to come up, and for one order; an import that hangs must not hold up workers for ever
 
 _CODE = (
@@ -49,6 +50,7 @@ class Nursery:
         self.loop, self.interpreter, self.cold = loop, interpreter, cold
         self.waiting: dict[int, Forked] = {}
         self.lost = False
+        self._warming = ""  # the module that it is importing
         self._numbers = 0
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         self.control.setblocking(False)
@@ -124,7 +126,17 @@ class Nursery:
             self.waiting.pop(message[1])(None, (message[2], message[3]))
         elif message[0] == "cold":
             self.cold.add(message[1])
-        if not self.waiting:
+        elif message[0] == "warming":
+            self._due.cancel()
+            self._warming = message[1]
+            self._due = self.loop.at(clock.monotonic() + WARM_S, self._overdue)
+        elif message[0] == "warmed":
+            self._due.cancel()
+            self._warming = ""
+        if self.waiting and not self._warming:
+            self._due.cancel()
+            self._due = self.loop.at(clock.monotonic() + START_S, self._overdue)
+        elif not self.waiting and not self._warming:
             self._due.cancel()
 
     def _overdue(self) -> None:
@@ -134,6 +146,8 @@ class Nursery:
 
     def _gone(self) -> None:
         self.lost = True
+        if self._warming:
+            self.cold.add(self._warming)  # it hung, or ended us
         self._due.cancel()
         self.loop.unwatch(self.control.fileno())
         self.loop.unwatch_writable(self.control.fileno())

@@ -121,7 +121,13 @@ class Pool:
         if self.closing:
             room.kill(lambda: None)
             return
-        self.workers.add(Worker(self, Slot(self.page, self.free_slots.pop()), room))
+        slot = Slot(self.page, self.free_slots.pop())
+        try:
+            self.workers.add(Worker(self, slot, room))
+        except OSError as problem:  # out of descriptors
+            room.kill(lambda: None)
+            self.free_slot(slot)
+            self._fail(self.place.isolation, f"a worker could not be made ({problem.strerror})", "")
 
     def request(self, applied: Applied) -> payload.Request:
         """What a worker's first process puts on itself, or, in a sandbox, runs."""
@@ -149,8 +155,6 @@ class Pool:
 
     def gone(self, worker: Worker) -> None:
         self.workers.discard(worker)
-        worker.slot.reset()
-        self.free_slots.append(worker.slot.number)
         room = worker.room
         if room in self.server.rooms:
             self.server.rooms.remove(room)
@@ -163,6 +167,10 @@ class Pool:
             self._fail(self.place.isolation, room.failed[1], "")
         else:
             self._again("a worker ended while it started")
+
+    def free_slot(self, slot: Slot) -> None:
+        slot.reset()
+        self.free_slots.append(slot.number)
 
     def _again(self, reason: str) -> None:
         self.failures += 1

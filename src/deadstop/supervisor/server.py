@@ -11,6 +11,8 @@ import importlib
 import json
 import os
 import socket
+import sys
+import traceback
 from typing import Any, NoReturn
 
 from .. import clock, wire
@@ -205,6 +207,11 @@ class Peer:
         self.server.peers.discard(self)
 
 
+def _complain(problem: Exception) -> None:
+    """A defect of ours in one call's handling: it is shown, and the other calls go on."""
+    sys.stderr.write("deadstop: internal error\n" + "".join(traceback.format_exception(problem)))
+
+
 def _root_frame(kind: bytes, room: Room) -> bytes:
     """Says whether killing the boundary's first process, whose pidfd goes along, ends all of it."""
     return wire.frame(kind, b"namespace" if isinstance(room.boundary, ProcessBoundary) else b"subreaper")
@@ -216,6 +223,7 @@ class Server:
     def __init__(self, control: socket.socket, caller: int) -> None:
         self.engine = Engine()
         self.engine.protect()
+        self.engine.loop.on_error = _complain
         self.control = control
         self.peers: set[Peer] = set()
         self.rooms: list[Room] = []

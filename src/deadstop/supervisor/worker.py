@@ -24,14 +24,15 @@ from .. import clock, wire
 from ..boundary import timers
 from ..boundary.reaper import signal_tree
 from ..packing import GONE, TOLD, Port
-from ..results import FiredLimit, Receipt, Status, ToolResult
+from ..results import FiredLimit, Status, ToolResult
 from ..slots import Slot
 from .call import pid_of
 from .loop import Timer
-from .output import Pump
+from .output import DRAIN_BYTES, Pump
 from .report import leftover_names
 from .room import Room
 from .sight import DIAGNOSE_S, Sight
+from .worker_result import result_of
 
 if TYPE_CHECKING:
     from .pool import Pool
@@ -63,6 +64,7 @@ class Worker:
         self.over = False
         self._timers: list[Timer] = []
         self._again: Timer | None = None
+        self._answer_due: Timer | None = None
         self._open_channels()
         room.listeners[1] = self._message
         if room.ready:
@@ -102,13 +104,22 @@ class Worker:
     def _begin(self) -> None:
         own_pids = bool(self.room.boundary.facts.get("own_proc"))
         settings = {**self.pool.settings, "own_pids": own_pids, "cold": sorted(self.pool.cold)}
-        socket.send_fds(self.data, [marshal.dumps(settings)], [self.sight.workers_end])
         try:
+            self._hand_settings(marshal.dumps(settings))
             stdio = [self._inner_data.fileno(), self._out, self._err]
             self.room.boundary.run(1, self.pool.request(self.room.boundary.applied), stdio)
         except OSError:
             self.stop(Status.REFUSED, reason="policy")
         self._close_inner()
+
+    def _hand_settings(self, settings: bytes) -> None:
+        memory = os.memfd_create("deadstop-settings", os.MFD_CLOEXEC)
+        try:
+            while settings:
+                settings = settings[os.write(memory, settings) :]
+            socket.send_fds(self.data, [b"settings"], [memory, self.sight.workers_end])
+        finally:
+            os.close(memory)
 
     def _close_inner(self) -> None:
         if self._out >= 0:
@@ -207,7 +218,7 @@ class Worker:
         if self.killed_at is not None:
             return
         self.killed_at = clock.monotonic()
-        for timer in [*self._timers, *([self._again] if self._again else [])]:
+        for timer in [*self._timers, *filter(None, (self._again, self._answer_due))]:
             timer.cancel()
         if self.status is Status.COMPLETED:
             self._count_leftover()
@@ -244,19 +255,26 @@ class Worker:
         self.sight.read_stacks()
         for pump in self.pumps:
             pump.drain()
-        result = self._result()
+        result = result_of(self)
         try:
             Port(self.reports).send(GONE, 0, 0, marshal.dumps((self.leader_ended, result.to_json())))
         except OSError:
             pass  # nobody waits for it
         self._close()
         self.pool.gone(self)
+        if self.pool.closing or not self.handed_over:
+            self.release()
+
+    def release(self) -> None:
+        """The caller has read the report, or is gone: only now may another worker have the slot."""
+        if self.reports.fileno() >= 0:
+            self.loop.unwatch(self.reports.fileno())
+            self.reports.close()
+            self.pool.free_slot(self.slot)
 
     def _close(self) -> None:
         self._close_inner()
         self._let_go()
-        self.loop.unwatch(self.reports.fileno())
-        self.reports.close()
         self.sight.close()
         self.loop.unwatch(self.timer)
         os.close(self.timer)
@@ -276,11 +294,16 @@ class Worker:
         got = wire.receive(self.reports, 4096)
         if got is None:
             return
+        if not got[0] and self.over:
+            self.release()
+            return
         if not got[0]:
             self.loop.unwatch(self.reports.fileno())
             self.stop(Status.CANCELLED, reason="owner_gone" if self.pool.closing else "unused")
             return
         order = marshal.loads(got[0])
+        if self.over:
+            return
         if order[0] == "kill":
             self._ordered_end(Status(order[1]), order[2], order[3])
         elif order[0] == "printed":
@@ -300,7 +323,8 @@ class Worker:
     def _tell_printed(self) -> None:
         """What was printed since the last time somebody asked: nobody writes any more."""
         for pump in self.pumps:
-            while pump.read():
+            limit = pump.tail.total + DRAIN_BYTES
+            while pump.tail.total < limit and pump.read():
                 pass
         texts = [pump.tail.output() for pump in self.pumps]
         for pump in self.pumps:
@@ -329,8 +353,9 @@ class Worker:
         group = self.room.boundary.group
         if not (group and group.freeze(True)):
             signal_tree(self.room.boundary.pid, signal.SIGSTOP)
-        self._at(answer_by, self._unanswered)
-        self._send([self._evidence_json(), [(pump.tail.last(2000)) for pump in self.pumps]])
+        self._answer_due = self.loop.at(answer_by, self._unanswered)
+        evidence = ToolResult(tool="", status=Status.TIMEOUT, evidence=self.sight.evidence()).to_json()
+        self._send([evidence, [(pump.tail.last(2000)) for pump in self.pumps]])
 
     def _unanswered(self) -> None:
         if self.frozen:
@@ -340,41 +365,9 @@ class Worker:
     def _thaw(self) -> None:
         if self.frozen:
             self.frozen = False
+            if self._answer_due:
+                self._answer_due.cancel()
             self.sight.forget()
             group = self.room.boundary.group
             if not (group and group.freeze(False)):
                 signal_tree(self.room.boundary.pid, signal.SIGCONT)
-
-    # -- the result --------------------------------------------------------------------------------------------------
-
-    def _evidence_json(self) -> str:
-        return ToolResult(tool="", status=Status.TIMEOUT, evidence=self.sight.evidence()).to_json()
-
-    def _result(self) -> ToolResult:
-        room, status = self.room, self.status or Status.UNKNOWN
-        assert room.gone is not None
-        assert room.gone_at is not None
-        assert self.killed_at is not None
-        late = None if self.deadline is None else round((room.gone_at - self.deadline) * 1000, 2)
-        receipt = Receipt(
-            boundary=room.boundary.level, method=tuple(room.boundary.methods), proof=room.gone.proof,
-            survivors=room.gone.survivors, processes=self.processes, deadline_to_dead_ms=late,
-            kill_ms=round((room.gone_at - self.killed_at) * 1000, 2), unkillable=room.unkillable,
-        )  # fmt: skip
-        code, number = _exit(self.leader_status) if status is Status.CRASHED else (None, None)
-        evidence = None if status in (Status.COMPLETED, Status.REFUSED) else self.sight.evidence()
-        outputs = [pump.tail.output() for pump in self.pumps]
-        diagnosis = evidence.diagnosis if evidence else None
-        return ToolResult(
-            tool="", status=status, reason=self.reason, limit=self.limit, limits=dict(room.boundary.applied.reports),
-            exit_code=code, signal=number, stdout=outputs[0], stderr=outputs[1], receipt=receipt, evidence=evidence,
-            hint=diagnosis.hint if diagnosis else None, degraded=tuple(room.remarks),
-            leftover=(*self.leftover, *self.sight.left_in_memory()),
-            error_message=room.failed[1] if room.failed else None,
-        )  # fmt: skip
-
-
-def _exit(status: int | None) -> tuple[int | None, int | None]:
-    if status is None:
-        return None, None
-    return (None, os.WTERMSIG(status)) if os.WIFSIGNALED(status) else (os.WEXITSTATUS(status), None)

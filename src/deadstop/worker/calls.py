@@ -13,6 +13,7 @@ import contextvars
 import importlib
 import importlib.util
 import os
+import signal
 import sys
 import types
 from collections.abc import Callable, Coroutine
@@ -39,6 +40,16 @@ from ..results import Progress
 from . import streams
 from .answers import Pickled, PlainData, unloadable
 
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_HANDLED = (
+    signal.SIGALRM,
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCHLD,
+    signal.SIGHUP,
+)
 FUNCTIONS_KEPT = 1024
 
 
@@ -52,6 +63,9 @@ class Calls:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.number = 0
         self.environ, self.cwd, self.path = dict(os.environb), os.getcwd(), list(sys.path)
+        self.umask = os.umask(0o077)
+        os.umask(self.umask)
+        self.handlers = [(number, signal.getsignal(number)) for number in _HANDLED]
         self.threads = _thread._count()  # those of imports
         self.own_pids = own_pids  # a pid namespace of its own, and its own /proc
         self.last_pid_file = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
@@ -173,10 +187,22 @@ class Calls:
             importlib.invalidate_caches()
         self.restore()
         for module, name, packed in surroundings.get("variables", ()):
-            context.run(variable_at(module, name).set, loads(packed))
+            try:
+                context.run(variable_at(module, name).set, loads(packed))
+            except Exception:
+                continue  # of a module that only the caller has
 
     def restore(self) -> None:
-        """Undo what a call changed of it. After its answer: this is on nobody's time."""
+        """Undo what a call changed of it, and of signals and timers. After its answer: this is on nobody's time."""
+        for timer in _TIMERS:
+            if signal.getitimer(timer)[0]:
+                signal.setitimer(timer, 0)
+        if signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        for number, handler in self.handlers:
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+        os.umask(self.umask)
         if os.environ._data != self.environ:  # type: ignore[attr-defined]
             for name in os.environb.keys() - self.environ.keys():
                 del os.environb[name]

@@ -4,11 +4,12 @@
 It is a child of the supervisor, and so are the workers it forks (CLONE_PARENT), each under a pid 1 of its own: the
 supervisor kills and collects them exactly as it does commands. The nursery runs none of the user's functions; it only
 imports modules that a worker has imported before without harm. Forking is safe only while it has one thread, and
-no descriptor lives through it: a module that starts a thread or opens something at import makes it begin anew (exec,
-same process) and leave that module to the workers.
+no descriptor lives through it: a module that starts a thread or process, or opens something, at import makes it begin
+anew (exec, same process) and leave that module to the workers.
 
 Orders (marshal, one packet each): ("fork", id, fallback, group paths), ("warm", names). Reports: ("ready",),
-("forked", id, pid) with the lifeline and a pidfd, ("not_forked", id, errno, text), ("cold", name).
+("forked", id, pid) with the lifeline and a pidfd, ("not_forked", id, errno, text), ("warming", name),
+("warmed", name), ("cold", name).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import gc
 import importlib
 import marshal
 import os
+import signal
 import socket
 import sys
 from typing import Any, NoReturn
@@ -25,6 +27,7 @@ from ..boundary import syscalls
 from ..boundary.cgroup import Group
 from ..boundary.limits import Applied
 from ..boundary.process import ProcessBoundary
+from ..boundary.reaper import children_of, signal_tree
 from ..boundary.subreaper import SubreaperBoundary
 from . import start, streams
 
@@ -92,17 +95,21 @@ class Nursery:
         for name in names:
             if name in sys.modules or name in self.cold:
                 continue
+            self.say(("warming", name))
             open_before = set(os.listdir("/proc/self/fd"))
             try:
                 importlib.import_module(name)
             except BaseException:
                 self.cold.append(name)
-            if len(os.listdir("/proc/self/task")) > 1 or set(os.listdir("/proc/self/fd")) - open_before:
+            opened = set(os.listdir("/proc/self/fd")) - open_before
+            if len(os.listdir("/proc/self/task")) > 1 or opened or children_of(os.getpid()):
                 self.say(("cold", name))
                 self.begin_anew(name)
+            self.say(("warmed", name))
 
     def begin_anew(self, name: str) -> NoReturn:
-        """The same process and descriptors, without the module and its threads."""
+        """The same process and descriptors, without the module and its threads and processes."""
+        signal_tree(os.getpid(), signal.SIGKILL)
         for fd in (self.control.fileno(), self.settings):
             os.set_inheritable(fd, True)
         arguments = [sys.executable, *sys.orig_argv[1:-1], ",".join([*self.cold, name])]

@@ -72,10 +72,11 @@ def start_in_sandbox() -> NoReturn:
 def be_worker(data: socket.socket) -> NoReturn:
     """The first packet says how to live here and brings the descriptor for stacks; calls follow."""
     try:
-        packet, fds = wire.receive_fds(data, 1 << 16, 1)
+        packet, fds = wire.receive_fds(data, 64, 2)
         if not packet:
             os._exit(0)
-        settings: dict[str, Any] = marshal.loads(packet)
+        settings: dict[str, Any] = marshal.loads(os.pread(fds[0], os.fstat(fds[0]).st_size, 0))
+        os.close(fds.pop(0))
         faulthandler.enable(file=2)  # a native crash leaves its Python stack in the tail
         faulthandler.register(STACKS_SIGNAL, file=fds[0], all_threads=True, chain=False)
         _settle(settings)
