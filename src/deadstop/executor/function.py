@@ -202,7 +202,10 @@ def _wait_watching(flight: Flight, token: Token | None) -> ToolResult:
                 result = None
             if result is not None:
                 return result if token is None or not token.error else with_token_error(result, token)
-            if flight.question is not None and (detached := question(flight)) is not None:
+            if (
+                flight.question is not None
+                and (detached := question(flight, token.is_set if token else bool)) is not None
+            ):
                 return detached
         elif flight.soft_at is not None and now >= flight.soft_at and flight.state is State.RUNNING:
             flight.freeze(now + flight.call.tool.soft_answer)

@@ -14,6 +14,7 @@ from .. import clock, deferred
 from ..clock import format_duration
 from ..results import Evidence, FiredLimit, Status, ToolResult
 from .flight import Flight
+from .tokens import POLL_S
 
 if TYPE_CHECKING:
     from typing import Any
@@ -54,8 +55,8 @@ class SoftLimit:
         return "\n".join(lines)
 
 
-def question(flight: Flight) -> ToolResult | None:
-    """Ask, and do as answered. A result if the call goes on without its caller."""
+def question(flight: Flight, cancelled: Callable[[], bool] = lambda: False) -> ToolResult | None:
+    """Ask, and do as answered. A result if the call goes on without its caller. A cancel ends the asking."""
     assert flight.question is not None
     document, tails = flight.question
     tool, now = flight.call.tool, clock.monotonic()
@@ -66,10 +67,15 @@ def question(flight: Flight) -> ToolResult | None:
         tail=b"".join(tails).decode("utf-8", "replace"),
     )  # fmt: skip
     assert tool.on_soft is not None
-    return _obey(flight, _answer(tool.on_soft, asked, min(tool.soft_answer, max(0.0, flight.end - now))))
+    answer = _answer(tool.on_soft, asked, min(tool.soft_answer, max(0.0, flight.end - now)), cancelled)
+    if answer is None and cancelled():
+        flight.question = None
+        flight.cancel()
+        return None
+    return _obey(flight, answer)
 
 
-def _answer(ask: OnSoft, asked: SoftLimit, seconds: float) -> str | float | None:
+def _answer(ask: OnSoft, asked: SoftLimit, seconds: float, cancelled: Callable[[], bool]) -> str | float | None:
     """The answer, if it comes in time. Asked in a thread: whoever is asked may hang, too."""
     answers: list[str | float | None] = []
     context = contextvars.copy_context()
@@ -84,7 +90,9 @@ def _answer(ask: OnSoft, asked: SoftLimit, seconds: float) -> str | float | None
 
     thread = threading.Thread(target=body, name="deadstop-on-soft", daemon=True)
     thread.start()
-    thread.join(seconds)
+    end = clock.monotonic() + seconds
+    while thread.is_alive() and (left := end - clock.monotonic()) > 0 and not cancelled():
+        thread.join(min(left, POLL_S))
     return answers[0] if answers else None
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import marshal
 import os
 import signal
@@ -119,7 +120,11 @@ class Nursery:
             self._handle(marshal.loads(data), fds)
 
     def _handle(self, message: tuple[Any, ...], fds: list[int]) -> None:
-        if message[0] == "forked":
+        if message[0] == "forked" and len(fds) != 2:
+            for fd in fds:
+                os.close(fd)  # with the lifeline gone, what was made ends by itself
+            self.waiting.pop(message[1])(None, (errno.EMFILE, "the supervisor is out of descriptors"))
+        elif message[0] == "forked":
             lifeline = socket.socket(fileno=fds[0])
             self.waiting.pop(message[1])((message[2], fds[1], lifeline), (0, ""))
         elif message[0] == "not_forked":

@@ -119,6 +119,13 @@ def stopped_parent():
     return out
 
 
+def _go_on(pid):
+    try:
+        os.kill(pid, signal.SIGCONT)
+    except ProcessLookupError:  # somebody found out that it stood still, and ended it
+        pass
+
+
 def _awaited(asked):
     return asyncio.run(call_async(asked))
 
@@ -130,7 +137,8 @@ def stopped_supervisor():
     batch([Call(tools.sleep, 0.2) for _ in range(6)], parallel=6)
     pid, tokens = supervisor_pid(), [CancelToken() for _ in range(6)]
     os.kill(pid, signal.SIGSTOP)
-    threading.Timer(8, os.kill, (pid, signal.SIGCONT)).start()
+    fallback = threading.Timer(8, _go_on, (pid,))
+    fallback.start()
     threading.Timer(0.2, lambda: [token.set() for token in tokens[3:]]).start()
     ways = {
         "sync": lambda token: call(Call(hang).options(cancel=token)),
@@ -142,7 +150,8 @@ def stopped_supervisor():
     try:
         got = at_once(*[lambda way=way, token=token: tried(lambda: ways[way](token)) for way, token in pairs])
     finally:
-        os.kill(pid, signal.SIGCONT)
+        fallback.cancel()
+        _go_on(pid)
     return {**dict(zip(jobs, got, strict=True)), "next": tried(lambda: call(tools.plus, 1))}
 
 
@@ -152,7 +161,7 @@ def lagging_supervisor():
     call(tools.writes_and_returns, "warm")
     pid = supervisor_pid()
     os.kill(pid, signal.SIGSTOP)
-    threading.Timer(1.2, os.kill, (pid, signal.SIGCONT)).start()
+    threading.Timer(1.2, _go_on, (pid,)).start()
     return tried(lambda: call(Call(tools.writes_and_returns, "printed").options(timeout=10)))
 
 
