@@ -20,9 +20,9 @@ from deadstop.results import ToolResult
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
-LIMIT_S, MARGIN_S = 2.0, 0.5
+LIMIT_S, MARGIN_S = 1.0, 0.5
 MEMORY = 512 << 20
-AT_ONCE = 6
+AT_ONCE = 8
 IMPORTS = ["operator", "functools", "decimal", "fractions", "zlib", "re", "resource"]
 
 # Each would run for longer than the limit, whatever else it does.

@@ -23,7 +23,7 @@ def execute(name, arguments, tool_call_id):
 
 def main():
     got = SequentialToolCallExecutor().execute_batch(
-        [ToolCall("t", {}, str(n)) for n in range(200)], execute, timeout_ms=5)
+        [ToolCall("t", {}, str(n)) for n in range(100)], execute, timeout_ms=5)
     print(json.dumps({
         "kinds": collections.Counter(each.error_kind for each in got),
         "survivors": sum(each.outcome.receipt.survivors or 0 for each in got),
@@ -37,10 +37,10 @@ main()
 
 
 @pytest.mark.alone
-def test_200_timed_out_calls_leave_nothing_and_the_interpreter_ends_at_once(one_host: Host) -> None:
+def test_100_timed_out_calls_leave_nothing_and_the_interpreter_ends_at_once(one_host: Host) -> None:
     told = json.loads(one_host.script(TIMED_OUT))
     exit_lag = time.monotonic() - told.pop("ended")
-    assert told == {"kinds": {"timeout": 200}, "survivors": 0, "continue": 0, "threads": 0}
+    assert told == {"kinds": {"timeout": 100}, "survivors": 0, "continue": 0, "threads": 0}
     assert exit_lag < 0.2
     one_host.no_survivors()
 

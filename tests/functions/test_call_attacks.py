@@ -43,12 +43,13 @@ def timed_out(told: Told, limit: float, slack: float = 1.5) -> None:
 # -- who keeps the limit is stopped ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("host", [NAMES[0], "no-userns", "no-userns-no-cgroup"], indirect=True)
 def test_a_tool_that_stops_its_parent_ends_at_its_limit(host: Host) -> None:
     """On hosts without namespaces that is its reaper. The section waits until it and all workers are gone."""
     told = apart(host, "stopped_parent")
     timed_out(told, 0.5)
     gave(told["sibling"], "sibling")
-    assert told["sibling"]["elapsed"] < 2.5 + 1.5
+    assert told["sibling"]["elapsed"] < 1.8 + 1.5
     assert told["next"] == 2
 
 
@@ -240,7 +241,7 @@ def test_few_descriptors_are_a_refusal_and_no_end_of_the_supervisor(host: Host) 
         else:
             assert set(one["value"]) <= {"completed", "refused"}, one
         assert one["elapsed"] < 10
-    gave(told["after"], "after")
+    assert told["after"].get("value") == "after", told["after"]
     assert told["same"]
 
 

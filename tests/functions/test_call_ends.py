@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 import pytest
-from calling import facts
+from calling import MEASURED, at_most, facts, measured, measured_once
 
 from hosts import Host
 
@@ -119,10 +119,10 @@ def test_the_next_call_finds_signals_as_a_fresh_process_has_them(host: Host) -> 
     assert facts(host, "ends", "after_a_call") == {"masked": [0, 1], "again": [0, 1]}
 
 
-@pytest.mark.alone
+@measured_once
 def test_an_interrupt_of_the_caller_ends_the_call(host: Host) -> None:
-    told = facts(host, "ends", "interrupted", by_itself=True)
-    assert told["caught_s"] < 0.5 and told["gone_s"] < 1.0
+    told = facts(host, "ends", "interrupted", by_itself=measured(host))
+    assert told["caught_s"] < at_most(host, 0.5) and told["gone_s"] < at_most(host, 1.0)
     assert told["next"] == 2
 
 
@@ -138,6 +138,7 @@ def test_what_a_call_started_dies_with_it_at_its_limit(host: Host, what: str) ->
 
 
 @pytest.mark.alone
+@pytest.mark.parametrize("host", [MEASURED, "no-userns"], indirect=True)  # one of each kind of boundary
 @pytest.mark.parametrize("what", [*STARTERS, *STUBBORN])
 def test_a_killed_call_is_dead_soon_after_its_limit(host: Host, what: str) -> None:
     assert facts(host, "ends", "timed_out", by_itself=True)[what]["receipt"]["deadline_to_dead_ms"] < 250

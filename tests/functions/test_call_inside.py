@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
-from calling import facts
+from calling import at_most, facts, measured, measured_once
 
 from hosts import Host
 
@@ -101,19 +100,20 @@ def test_tasks_that_an_async_tool_leaves_are_cancelled(host: Host) -> None:
     assert told["left_ran"] is False
 
 
-@pytest.mark.alone
+@measured_once
 def test_an_async_tool_that_blocks_stalls_nobody(host: Host) -> None:
-    beside = facts(host, "inside", "async_tools", by_itself=True)["beside"]
-    assert beside["quick"] == "napped" and beside["quick_s"] < 0.5
-    assert beside["blocked"]["status"] == "timeout" and beside["blocked"]["duration_s"] < 1.1
+    beside = facts(host, "inside", "async_tools", by_itself=measured(host))["beside"]
+    assert beside["quick"] == "napped" and beside["quick_s"] < at_most(host, 0.5)
+    assert beside["blocked"]["status"] == "timeout" and beside["blocked"]["duration_s"] < at_most(host, 1.1)
 
 
-@pytest.mark.alone
+@measured_once
 def test_the_callers_loop_stays_free(host: Host) -> None:
-    told = facts(host, "inside", "loop_stays_free", by_itself=True)
+    told = facts(host, "inside", "loop_stays_free", by_itself=measured(host))
     assert told["statuses"] == ["timeout", "timeout", "crashed", "completed", "completed"]
     assert told["values"] == list(range(1, 31))
-    assert told["worst_s"] < 0.1 and told["median_s"] < 0.01
+    if measured(host):
+        assert told["worst_s"] < 0.1 and told["median_s"] < 0.01
 
 
 def test_everything_works_from_inside_a_running_loop(host: Host) -> None:

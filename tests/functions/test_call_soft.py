@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from calling import facts
+from calling import at_most, facts, measured, measured_once
 
 from hosts import Host
 
@@ -15,6 +14,11 @@ def ended_by_soft(host: Host, result: dict[str, Any], seconds: float = 0.15) -> 
     assert result["status"] == "timeout", result
     assert (result["limit"]["which"], result["limit"]["seconds"]) == ("soft", seconds)
     assert result["receipt"]["survivors"] == 0 and result["receipt"]["proof"] == host.proof
+
+
+def slowly_answered(host: Host, section: str) -> Any:
+    """Both at once, and nothing beside them where they are measured."""
+    return facts(host, "soft", section, together=("unanswered", "hard_limit_does_not_move") if measured(host) else ())
 
 
 def stood_still(told: dict[str, Any]) -> None:
@@ -96,19 +100,19 @@ def test_a_callback_that_raises_is_a_kill(host: Host) -> None:
     assert result["elapsed"] < 2
 
 
-@pytest.mark.alone
+@measured_once
 def test_no_answer_in_time_is_a_kill(host: Host) -> None:
-    result = facts(host, "soft", "unanswered", by_itself=True)
+    result = slowly_answered(host, "unanswered")
     ended_by_soft(host, result)
-    assert 0.4 < result["elapsed"] < 1.2 and result["leash"] == "let go"
+    assert 0.4 < result["elapsed"] < at_most(host, 1.2) and result["leash"] == "let go"
 
 
-@pytest.mark.alone
+@measured_once
 def test_the_hard_limit_does_not_move_while_it_is_asked(host: Host) -> None:
-    result = facts(host, "soft", "hard_limit_does_not_move", by_itself=True)
+    result = slowly_answered(host, "hard_limit_does_not_move")
     assert result["status"] == "timeout" and result["receipt"]["survivors"] == 0
-    assert 0.6 <= result["elapsed"] < 1.1 and result["leash"] == "let go"
-    assert result["duration_s"] < 1.1
+    assert 0.6 <= result["elapsed"] < at_most(host, 1.1) and result["leash"] == "let go"
+    assert result["duration_s"] < at_most(host, 1.1)
 
 
 def test_the_limit_that_is_named_is_the_one_that_ended_it(host: Host) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from asking import ask
 
+import hosts
 from hosts import Host
 
 BUDGET = """
@@ -104,6 +105,7 @@ def test_the_same_failing_command_is_recognised_by_every_face(host: Host) -> Non
 
 
 @pytest.mark.alone
+@pytest.mark.parametrize("host", [next(iter(hosts.available())), "no-userns"], indirect=True)  # both kinds of boundary
 def test_a_command_ends_with_the_wall_clock_of_its_task(host: Host) -> None:
     got = within(
         host,

@@ -16,6 +16,7 @@ from pickle import dumps
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, messages
+from ..boundary.reaper import state_of
 from ..packing import (
     GONE,
     LEFT_PROCESSES,
@@ -274,7 +275,7 @@ class Flight:
             end = None if self.end == _INFINITE else self.end
         self.worker.order("kill", status, reason, end)
         self.state, self.fd = State.ENDING, self.worker.reports.socket.fileno()
-        self.overdue_at = _monotonic() + (BACKSTOP_S + SIGN_OF_LIFE_S if self.worker.namespace else PROOF_S)
+        self.overdue_at = _monotonic() + BACKSTOP_S + SIGN_OF_LIFE_S
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -340,6 +341,8 @@ class Flight:
         worker = self.worker
         reports, gone = worker.reports.socket.fileno(), False
         until = _monotonic() + (PROOF_S + SIGN_OF_LIFE_S if worker.namespace else SWEEP_S)
+        if state_of(self.pool.process.pid) in "TtZX":
+            until = _monotonic()  # the supervisor is stopped, or dead
         while (left := until - _monotonic()) > 0:
             ready = wait_readable([reports] if gone else [reports, worker.exit_fd], left)
             if reports in ready:

@@ -140,6 +140,7 @@ class Pool:
         self.closed = False
         self.limits: Mapping[str, LimitReport | None] = {}
         self.remarks: tuple[str, ...] = ()
+        self.cold: set[str] = set()  # modules that workers have to load themselves
         self.warm: dict[str, int] = {}  # module -> how many were warmed before it
         self.warm_when_asked: deque[int] = deque()  # for each worker that is on its way
         self._lock = threading.RLock()  # a collected object may give its worker back in the midst of it
@@ -225,8 +226,8 @@ class Pool:
         if got is None:
             return None
         if not got[0]:
-            self._fail(self._why_lost())
             self.closed = True
+            self._hopeless(self._why_lost())
             return None
         return marshal.loads(got[0]), got[1]
 
@@ -239,13 +240,20 @@ class Pool:
         return InternalError("the supervisor ended")
 
     def _learn(self, about: str) -> None:
+        document = json.loads(about)
+        self.cold.update(document["cold"])
         if not self.limits:
-            document = json.loads(about)
             self.limits = {name: LimitReport(**report) for name, report in document["limits"].items()}
             self.remarks = tuple(document["remarks"])
 
     def _fail(self, problem: Exception) -> None:
-        self.asked, self.problem = 0, problem
+        """One that was asked for cannot be had. Whoever waits goes on waiting as long as there are any others."""
+        self.asked = max(0, self.asked - 1)
+        if not self.alive and not self.asked:
+            self._hopeless(problem)
+
+    def _hopeless(self, problem: Exception) -> None:
+        self.problem = problem
         for waiter in self.queue:
             os.eventfd_write(waiter.event, 1)
 
@@ -284,7 +292,7 @@ class Pool:
 
     def has_loaded(self, worker: Worker, module: str | None) -> bool:
         """Whether the worker was forked after the module had been loaded."""
-        return module is not None and self.warm.get(module, worker.warm) < worker.warm
+        return module not in self.cold and self.warm.get(module or "", worker.warm) < worker.warm
 
     def warm_up(self, modules: list[str]) -> None:
         """Have these loaded before workers are made: a worker has loaded them without harm."""

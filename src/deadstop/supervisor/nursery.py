@@ -92,7 +92,7 @@ class Nursery:
         self._order(("warm", [name for name in names if name not in self.cold]))
 
     def _order(self, message: tuple[Any, ...]) -> None:
-        if not self.waiting or message[0] != "fork" or len(self.waiting) == 1:
+        if not self._warming and (message[0] != "fork" or len(self.waiting) == 1):
             self._due.cancel()
             self._due = self.loop.at(clock.monotonic() + START_S, self._overdue)
         self._unsent.append(marshal.dumps(message))

@@ -149,9 +149,9 @@ class Pool:
         self._say(about, fds)
 
     def _facts(self, room: Room) -> str:
-        """What is the same for every call here: the ceilings in force, and what was weaker than asked for."""
+        """The ceilings in force, what was weaker than asked for, and which modules cannot be loaded before a fork."""
         reports = {name: asdict(report) for name, report in room.boundary.applied.reports.items()}
-        return json.dumps({"limits": reports, "remarks": room.remarks})
+        return json.dumps({"limits": reports, "remarks": room.remarks, "cold": sorted(self.cold)})
 
     def gone(self, worker: Worker) -> None:
         self.workers.discard(worker)

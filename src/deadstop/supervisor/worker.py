@@ -18,6 +18,7 @@ import marshal
 import os
 import signal
 import socket
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, wire
@@ -71,13 +72,21 @@ class Worker:
             self._begin()
 
     def _open_channels(self) -> None:
+        """Raises OSError where there are no more descriptors; then nothing is left open."""
         kind = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
-        self.data, self._inner_data = socket.socketpair(socket.AF_UNIX, kind)
-        self.reports, self._callers_reports = socket.socketpair(socket.AF_UNIX, kind)
-        self.timer = timers.create()
-        self.sight = Sight(self.loop, self._stacks_complete)
-        out_read, self._out = os.pipe2(os.O_CLOEXEC)
-        err_read, self._err = os.pipe2(os.O_CLOEXEC)
+        with ExitStack() as undo:
+            self.data, self._inner_data = socket.socketpair(socket.AF_UNIX, kind)
+            self.reports, self._callers_reports = socket.socketpair(socket.AF_UNIX, kind)
+            for end in (self.data, self._inner_data, self.reports, self._callers_reports):
+                undo.callback(end.close)
+            self.timer = timers.create()
+            undo.callback(os.close, self.timer)
+            pipes = [os.pipe2(os.O_CLOEXEC)]
+            undo.callback(_close, pipes)
+            pipes.append(os.pipe2(os.O_CLOEXEC))
+            self.sight = Sight(self.loop, self._stacks_complete)
+            undo.pop_all()
+        (out_read, self._out), (err_read, self._err) = pipes
         self.pumps = [
             Pump(self.loop, (name, fd, None), TAIL, None, self.slot.print)
             for name, fd in (("stdout", out_read), ("stderr", err_read))
@@ -103,7 +112,7 @@ class Worker:
 
     def _begin(self) -> None:
         own_pids = bool(self.room.boundary.facts.get("own_proc"))
-        settings = {**self.pool.settings, "own_pids": own_pids, "cold": sorted(self.pool.cold)}
+        settings = {**self.pool.settings, "own_pids": own_pids}
         try:
             self._hand_settings(marshal.dumps(settings))
             stdio = [self._inner_data.fileno(), self._out, self._err]
@@ -131,7 +140,11 @@ class Worker:
 
     def _started(self, pidfd: int) -> None:
         self.leader_fd = pidfd
-        self.leader = pid_of(pidfd)
+        try:
+            self.leader = pid_of(pidfd)
+        except OSError:  # no descriptor to be had for it
+            self.stop(Status.REFUSED, reason="policy")
+            return
         self.loop.watch(self.data.fileno(), self._ready)
 
     def _ready(self) -> None:
@@ -371,3 +384,9 @@ class Worker:
             group = self.room.boundary.group
             if not (group and group.freeze(False)):
                 signal_tree(self.room.boundary.pid, signal.SIGCONT)
+
+
+def _close(pipes: list[tuple[int, int]]) -> None:
+    for pipe in pipes:
+        for fd in pipe:
+            os.close(fd)

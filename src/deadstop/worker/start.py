@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import faulthandler
 import gc
-import importlib
 import marshal
 import os
 import random
@@ -98,11 +97,6 @@ def _settle(settings: dict[str, Any]) -> None:
     if settings["sys_path"] is not None:
         sys.path[:] = settings["sys_path"]
     random.seed()
-    for name in settings["cold"]:  # what may not be loaded before the fork, because it starts threads
-        try:
-            importlib.import_module(name)
-        except BaseException:
-            sys.stderr.write(f"deadstop: {name} could not be imported in advance\n")
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # otherwise every fork draws the same numbers
 

@@ -107,7 +107,7 @@ def stopped_parent():
     call(tools.plus, 1)
     got, sibling = at_once(
         lambda: tried(lambda: call(Call(_stops_its_parent, leash.path, path).options(timeout=0.5))),
-        lambda: tried(lambda: call(Call(tools.sleep, 2.5, "sibling").options(timeout=6))),
+        lambda: tried(lambda: call(Call(tools.sleep, 1.8, "sibling").options(timeout=6))),
     )
     out = {**got, "sibling": sibling, "next": call(tools.plus, 1).value}
     until(lambda: leash.state() == "let go", within=3)
@@ -335,7 +335,7 @@ def hangs_at_second_import():
     mark = os.path.join(HOME, "hangs")
     return _others_after(module("hangs_second", f"""
         if IN_NURSERY:
-            if os.path.exists({mark!r}): time.sleep(30)
+            if os.path.exists({mark!r}): time.sleep(20)
             open({mark!r}, "w").close()
         def f(): return 1
     """))  # fmt: skip
@@ -512,7 +512,7 @@ def few_descriptors():
     nap = deadstop.tool(tools.sleep, timeout=5)
     first, pid = tried(lambda: nap.call(0, "first")), supervisor_pid()
     many = [tried(lambda: [one.status for one in batch([Call(nap, 0.1)] * 20, parallel=16)]) for _ in range(2)]
-    after = tried(lambda: nap.call(0, "after"))
+    after = tried(lambda: until(lambda: tried(lambda: nap.call(0, "after")).get("value"), within=3))
     return {"first": first, "many": many, "after": after, "same": pid == supervisor_pid() and not _gone(pid)}
 
 

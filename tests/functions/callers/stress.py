@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -13,6 +14,9 @@ from telling import main, own_processes, pool, section, threads_of_ours, until, 
 import deadstop
 from deadstop import Call, call, deadlines
 
+FULL = bool(os.environ["IN_FULL"])  # elsewhere fewer of everything, beside other tests
+THREADS = 20 if FULL else 8
+HAIRS = 200 if FULL else 40
 HAIR_S = 0.002
 LIMIT_S = 0.1
 
@@ -61,10 +65,10 @@ def _right(result, expected, asked):
 
 @section
 def mixed():
-    wrong, gate = [], threading.Barrier(20)
+    wrong, gate = [], threading.Barrier(THREADS)
 
     def body(seed):
-        numbers = [seed * 50 + number for number in range(50)]
+        numbers = [seed * 50 + number for number in range(50 if FULL else 25)]
         random.Random(seed).shuffle(numbers)
         gate.wait(20)
         for number in numbers:
@@ -75,7 +79,7 @@ def mixed():
 
     call(tools.plus, 1)
     begun = time.monotonic()
-    threads = [threading.Thread(target=body, args=(seed,)) for seed in range(20)]
+    threads = [threading.Thread(target=body, args=(seed,)) for seed in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -109,7 +113,7 @@ def hair():
 
     def body(numbers):
         for number in numbers:
-            offset = (number / 199 * 2 - 1) * HAIR_S
+            offset = (number / (HAIRS - 1) * 2 - 1) * HAIR_S
             begun = time.monotonic()
             result = call(Call(_until, offset).options(timeout=LIMIT_S))
             with lock:
@@ -120,7 +124,9 @@ def hair():
                     "late": None if result.late is None else result.late.value, "elapsed": time.monotonic() - begun,
                 })  # fmt: skip
 
-    threads = [threading.Thread(target=body, args=(range(first, 200, 10),)) for first in range(10)]
+    threads = [
+        threading.Thread(target=body, args=(range(first, HAIRS, THREADS // 2),)) for first in range(THREADS // 2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -132,7 +138,7 @@ def hair():
 def new_closures():
     """Each first called by many threads in the same moment."""
     wrong = []
-    for number in range(60):
+    for number in range(60 if FULL else 15):
         gate = threading.Barrier(16)
 
         def closure(one, number=number):
@@ -158,7 +164,7 @@ def crashes():
     wrong = []
 
     def body(seed):
-        for number in range(15):
+        for number in range(15 if FULL else 6):
             result = call(tools.leave, seed * 10 + number % 10)
             if (result.status, result.exit_code, result.stdout.tail) != (
                 "crashed",
@@ -167,7 +173,7 @@ def crashes():
             ):
                 wrong.append([seed, number, result.status, result.exit_code, result.signal, result.stdout.tail])
 
-    threads = [threading.Thread(target=body, args=(seed,)) for seed in range(20)]
+    threads = [threading.Thread(target=body, args=(seed,)) for seed in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -180,7 +186,7 @@ def many_timeouts():
     """As many as leave a crowd of threads elsewhere: none here, and the end is at once."""
     before = threading.active_count()
     begun = time.monotonic()
-    results = deadstop.batch([Call(tools.hang).options(timeout=0.01) for _ in range(100)], parallel=20)
+    results = deadstop.batch([Call(tools.hang).options(timeout=0.01) for _ in range(HAIRS // 2)], parallel=20)
     return {
         "statuses": sorted({one.status for one in results}), "elapsed": time.monotonic() - begun,
         "threads": threading.active_count() - before,
