@@ -65,7 +65,7 @@ class Calls:
         self.environ, self.cwd, self.path = dict(os.environb), os.getcwd(), list(sys.path)
         self.umask = os.umask(0o077)
         os.umask(self.umask)
-        self.handlers = [(number, signal.getsignal(number)) for number in _HANDLED]
+        self.handlers = [(number, _getsignal(number)) for number in _HANDLED]
         self.threads = _thread._count()  # those of imports
         self.own_pids = own_pids  # a pid namespace of its own, and its own /proc
         self.last_pid_file = os.open("/proc/loadavg", os.O_RDONLY | os.O_CLOEXEC)
@@ -197,10 +197,10 @@ class Calls:
         for timer in _TIMERS:
             if signal.getitimer(timer)[0]:
                 signal.setitimer(timer, 0)
-        if signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        if _sigmask(0, ()):
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
         for number, handler in self.handlers:
-            if signal.getsignal(number) is not handler:
+            if _getsignal(number) is not handler:
                 signal.signal(number, handler)
         os.umask(self.umask)
         if os.environ._data != self.environ:  # type: ignore[attr-defined]
