@@ -11,13 +11,20 @@ import function_cases
 import pytest
 from function_cases import SLACK_S, Told, at_most, ends_well, gone, measured, measured_once
 
+import hosts
 from hosts import Host
 
-WAYS = ("main_thread", "main_thread_at_once", "twenty_threads", "awaited", "blocking_the_loop")
+AT_ONCE = ("main_thread_at_once", "twenty_threads", "awaited")
+ONE_BY_ONE = ("main_thread", "blocking_the_loop")
+
+
+def ways(host: str) -> tuple[str, ...]:
+    """From the main thread, from threads, from a loop: everywhere. One after another as well: on one of each kind."""
+    return (*AT_ONCE, *ONE_BY_ONE) if host in hosts.each_kind() else AT_ONCE
 
 
 def facts(host: Host, section: str, *, by_itself: bool = False) -> Any:
-    return function_cases.facts(host, section, by_itself=by_itself, together=WAYS)
+    return function_cases.facts(host, section, by_itself=by_itself, together=ways(host.name))
 
 
 def timed_out(host: Host, result: Told) -> None:
@@ -71,7 +78,9 @@ def found(host: Host, way: str, case: str) -> list[Told]:
 
 
 @pytest.mark.parametrize("case", EXPECTED)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("host", "way"), [(host, way) for host in hosts.available() for way in ways(host)], indirect=["host"]
+)
 def test_case(host: Host, way: str, case: str) -> None:
     results = found(host, way, case)
     assert len(results) == (3 if way == "twenty_threads" else 1)
@@ -81,6 +90,7 @@ def test_case(host: Host, way: str, case: str) -> None:
         EXPECTED[case](host, result)
 
 
+@pytest.mark.parametrize("host", hosts.each_kind(), indirect=True)
 def test_shared_memory_of_case_66_is_removed_or_named(host: Host) -> None:
     result = facts(host, "main_thread")["66"]
     name = result["stdout"]["tail"].strip().lstrip("/")
@@ -103,7 +113,7 @@ def test_the_loop_is_never_late_while_all_of_them_run(host: Host) -> None:
 
 
 def test_case_49_the_program_ends_at_once(host: Host) -> None:
-    facts(host, "main_thread")
+    facts(host, "awaited")
     assert facts(host, "_exit_s") < at_most(host, 1.0)
 
 

@@ -8,7 +8,10 @@ from typing import Any
 import function_cases
 from function_cases import SLACK_S, at_most, ends_well, measured, measured_once
 
+import hosts
 from hosts import Host
+
+HOSTS = hosts.each_kind()
 
 COURSES = ("twenty_threads_same", *(f"case_{number}" for number in (50, 56, 62, 64, 68, 73, 74, 80, 81, 84, 85)))
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from hosts import Host
 
 BESIDE = Path(sys.executable).parent / "py-spy"

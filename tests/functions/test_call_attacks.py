@@ -13,7 +13,7 @@ from hosts import Host
 
 Told = dict[str, Any]
 NAMES = list(hosts.available())
-two_hosts = pytest.mark.parametrize("host", [NAMES[0], "no-userns"], indirect=True)
+two_hosts = pytest.mark.parametrize("host", hosts.each_kind(), indirect=True)
 a_host = pytest.mark.parametrize("host", [NAMES[0]], indirect=True)
 a_sandbox_host = pytest.mark.parametrize("namespace_host", ["user"], indirect=True)
 

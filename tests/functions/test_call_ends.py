@@ -7,8 +7,9 @@ import signal
 from typing import Any
 
 import pytest
-from calling import MEASURED, at_most, facts, measured, measured_once
+from calling import at_most, facts, measured, measured_once
 
+import hosts
 from hosts import Host
 
 TAIL = 65_536
@@ -138,7 +139,7 @@ def test_what_a_call_started_dies_with_it_at_its_limit(host: Host, what: str) ->
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("host", [MEASURED, "no-userns"], indirect=True)  # one of each kind of boundary
+@pytest.mark.parametrize("host", hosts.each_kind(), indirect=True)
 @pytest.mark.parametrize("what", [*STARTERS, *STUBBORN])
 def test_a_killed_call_is_dead_soon_after_its_limit(host: Host, what: str) -> None:
     assert facts(host, "ends", "timed_out", by_itself=True)[what]["receipt"]["deadline_to_dead_ms"] < 250

@@ -7,7 +7,10 @@ import itertools
 
 from calling import at_most, facts, measured, measured_once
 
+import hosts
 from hosts import Host
+
+HOSTS = hosts.each_kind()
 
 
 def test_context_variables_travel_into_the_tool_and_not_back(host: Host) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from calling import BESIDE_S, MEASURED, at_most, measured_once, start
+from calling import BESIDE_S, at_most, measured_once, start
 
 import hosts
 from hosts import Host
@@ -105,7 +105,7 @@ def test_a_frozen_caller_moves_no_deadline(host: Host) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("host", [MEASURED, "no-userns"], indirect=True)
+@pytest.mark.parametrize("host", hosts.each_kind(), indirect=True)
 def test_an_answer_that_is_read_after_the_deadline_is_evidence_and_no_result(host: Host) -> None:
     """It came in time, but its caller stood still: whoever decides has to have read it before the deadline."""
     with caller(host, "late_answer") as one:

@@ -8,7 +8,10 @@ from typing import Any
 
 from calling import facts
 
+import hosts
 from hosts import Host
+
+HOSTS = hosts.each_kind()
 
 SAYS_YES = ("event", "ours", "attribute", "cancelled_call", "is_cancelled", "second_says_yes", "none_first")
 SAYS_NO = ("unset_event", "false", "asyncio_event", "empty_answer")

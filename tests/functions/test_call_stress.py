@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from calling import at_most, facts, measured, measured_once
 
+import hosts
 from hosts import Host
+
+HOSTS = hosts.each_kind()
 
 LIMIT_S = 0.1
 IDLE = 8  # workers that a pool keeps

@@ -7,7 +7,10 @@ from typing import Any
 
 from calling import at_most, facts, measured, measured_once
 
+import hosts
 from hosts import Host
+
+HOSTS = hosts.each_kind()
 
 CALLABLES = {
     "partial": 6, "bound": 7, "object": ["called", 6], "builtin": 3, "builtin_module": 3_628_800, "class": 8,

@@ -12,6 +12,8 @@ from asking import ask
 import hosts
 from hosts import Host
 
+HOSTS = hosts.each_kind()
+
 BUDGET = """
 from deadstop.budget import Task, current
 
@@ -105,7 +107,6 @@ def test_the_same_failing_command_is_recognised_by_every_face(host: Host) -> Non
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("host", [next(iter(hosts.available())), "no-userns"], indirect=True)  # both kinds of boundary
 def test_a_command_ends_with_the_wall_clock_of_its_task(host: Host) -> None:
     got = within(
         host,

@@ -166,7 +166,8 @@ class Pool:
         elif room.failed:
             self._fail(self.place.isolation, room.failed[1], "")
         else:
-            self._again("a worker ended while it started")
+            said = worker.pumps[1].tail.last(2000).decode("utf-8", "replace").strip().splitlines()
+            self._again(": ".join(["a worker ended while it started", *said[-1:]]))
 
     def free_slot(self, slot: Slot) -> None:
         slot.reset()

@@ -41,15 +41,10 @@ from . import streams
 from .answers import Pickled, PlainData, unloadable
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-_HANDLED = (
-    signal.SIGALRM,
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGCHLD,
-    signal.SIGHUP,
-)
+_HANDLED = [int(signal.Signals[f"SIG{name}"]) for name in ("ALRM", "TERM", "INT", "USR1", "USR2", "CHLD", "HUP")]
+# Below what the signal module makes of them: it turns numbers into enums and back, which costs more than the calls.
+_getsignal: Callable[[int], Any] = importlib.import_module("_signal").getsignal
+_sigmask: Callable[[int, tuple[()]], Any] = importlib.import_module("_signal").pthread_sigmask
 FUNCTIONS_KEPT = 1024
 
 
