@@ -24,7 +24,7 @@ _once = Tool(serve, {"memory": MEMORY, "name": "python", "timeout": None})
 
 
 @lru_cache(maxsize=64)
-def _limited(limit: float | None) -> Tool:
+def _limited(limit: float | None) -> Tool[..., Any]:
     """Kept: a tool is loaded once in a worker, and each of these is one."""
     return _once.limited(limit)
 

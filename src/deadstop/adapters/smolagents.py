@@ -77,7 +77,7 @@ class DeadstopPythonExecutor:
             place.setdefault("bind_cwd", False)
         self.guard, self._plain, self._memory = guard, isolation == "sandbox", memory
         self._tool = Tool(serve, {"isolation": isolation, "memory": memory, "name": "python", "timeout": None, **place})
-        self._limited: dict[float | None, Tool] = {}
+        self._limited: dict[float | None, Tool[..., Any]] = {}
         self._lock = threading.RLock()
         self._kept: KeptWorker | None = None
         self._epoch: str | None = None

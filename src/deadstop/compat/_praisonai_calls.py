@@ -178,7 +178,7 @@ def inline_is_allowed() -> bool:
     return os.environ.get(INLINE_VARIABLE, "").lower() in ("1", "true", "yes", "on")
 
 
-def tool_for(execute: Callable[..., Any], progress: bool, seconds: float | None, inline: bool) -> Tool:
+def tool_for(execute: Callable[..., Any], progress: bool, seconds: float | None, inline: bool) -> Tool[..., Any]:
     """One Tool per function and limit, so that a function which stays the same is sent to each worker once."""
     if type(execute) is _Function:
         return _remembered(execute, progress, seconds, inline)
@@ -186,18 +186,18 @@ def tool_for(execute: Callable[..., Any], progress: bool, seconds: float | None,
 
 
 @lru_cache(maxsize=128)
-def _remembered(execute: Callable[..., Any], progress: bool, seconds: float | None, inline: bool) -> Tool:
+def _remembered(execute: Callable[..., Any], progress: bool, seconds: float | None, inline: bool) -> Tool[..., Any]:
     base = _base(execute, progress, inline)
     assert inline or base.sent  # made once, and shared by what `limited` makes
     return base.limited(seconds)
 
 
 @lru_cache(maxsize=64)
-def _base(execute: Callable[..., Any], progress: bool, inline: bool) -> Tool:
+def _base(execute: Callable[..., Any], progress: bool, inline: bool) -> Tool[..., Any]:
     return _made(execute, progress, None, inline)
 
 
-def _made(execute: Callable[..., Any], progress: bool, seconds: float | None, inline: bool) -> Tool:
+def _made(execute: Callable[..., Any], progress: bool, seconds: float | None, inline: bool) -> Tool[..., Any]:
     isolation = "inline" if inline else "process"
     return Tool(telling(execute) if progress else execute, {"timeout": seconds, "isolation": isolation})
 

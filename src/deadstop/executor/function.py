@@ -28,7 +28,7 @@ _INFINITE = float("inf")
 _monotonic = clock.monotonic
 
 
-def call(target: Call | Tool | Callable[..., Any], /, *args: Any, **kwargs: Any) -> ToolResult:
+def call(target: Call | Callable[..., Any], /, *args: Any, **kwargs: Any) -> ToolResult:
     """Run a tool, or any function, with these arguments, and say how it ended.
 
     The limits are the tool's (see `deadstop.tool`); a plain function has the defaults, a `Call` brings its own

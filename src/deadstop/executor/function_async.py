@@ -17,13 +17,13 @@ from .function import QUEUE_S, TRIES, abandon, launch, with_token_error
 from .inline import run_inline_async
 from .refusals import cancelled_before, no_capacity
 from .tokens import POLL_S, Token
-from .tool import Call, Tool
+from .tool import Call
 from .workers import Pool, Waiter, Worker, pool_of
 
 _monotonic = clock.monotonic
 
 
-async def call_async(target: Call | Tool | Callable[..., Any], /, *args: Any, **kwargs: Any) -> ToolResult:
+async def call_async(target: Call | Callable[..., Any], /, *args: Any, **kwargs: Any) -> ToolResult:
     """The async twin of `call`, for sync and async tools alike: both run in a worker.
 
     Cancelling the task that awaits it kills the call and waits, shielded and bounded, until that is shown.

@@ -32,7 +32,7 @@ def run_inline(call: Call) -> ToolResult:
     return contextvars.copy_context().run(_run_within, call)
 
 
-def run_light(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolResult:
+def run_light(tool: Tool[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolResult:
     """As `run_inline`, where there is no limit, token or task that could matter: it costs two microseconds."""
     started_at, started = clock.now_iso(), _monotonic()
     try:

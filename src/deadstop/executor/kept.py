@@ -28,7 +28,7 @@ class KeptWorker:
     until then. Use as a context manager, or `close`.
     """
 
-    def __init__(self, tool: Tool) -> None:
+    def __init__(self, tool: Tool[..., Any]) -> None:
         """`tool` gives the place: isolation and ceilings."""
         if tool.place is None:
             raise UsageError("an inline tool has no worker to keep")
@@ -39,7 +39,7 @@ class KeptWorker:
         self.generation = 0
         self.closed = False
 
-    def call(self, function: Tool | Callable[..., Any], /, *args: Any, **kwargs: Any) -> ToolResult:
+    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ToolResult:
         """As `deadstop.call`, on this worker."""
         return self.run(Call(tool_of(function), *args, **kwargs))
 

@@ -8,7 +8,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from .. import clock, deadlines
 from ..closures import carried_variables, pack
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from ..results import Progress, ToolResult
     from .soft import OnSoft
     from .workers import Pool
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+Level = Literal["inline", "process", "sandbox"]
 
 DEFAULT_TIMEOUT_S = 60.0
 DEFAULT_ANSWER_S = 10.0
@@ -48,13 +52,13 @@ def _new_prefix() -> None:
 os.register_at_fork(after_in_child=_new_prefix)
 
 
-class Tool:
+class Tool(Generic[P, R]):
     """A function with its limits. Calling it runs it under them and gives its value, or raises (see `unwrap`).
 
     `call` and `call_async` give the whole `ToolResult` instead. The function itself is `function`.
     """
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[P, R], options: dict[str, Any]) -> None:
         if not callable(function):
             raise UsageError(f"a tool must be a function, not {function!r:.60}")
         functools.update_wrapper(self, function)
@@ -97,7 +101,7 @@ class Tool:
             self._sent = Sent(self.function, whole_module=self.isolation == "sandbox")
         return self._sent
 
-    def with_options(self, **changed: Any) -> Tool:
+    def with_options(self, **changed: Any) -> Tool[P, R]:
         """The same function with some options changed."""
         new = copy.copy(self)
         new.options = {**self.options, **changed}
@@ -106,7 +110,7 @@ class Tool:
             new._sent = self.sent  # workers know it already
         return new
 
-    def limited(self, timeout: float | None) -> Tool:
+    def limited(self, timeout: float | None) -> Tool[P, R]:
         """The same tool, sent to the same workers, with another limit."""
         _ = self.sent if not self.inline else None  # made once, for all copies
         new = copy.copy(self)
@@ -115,7 +119,7 @@ class Tool:
         new.light = new.inline and new.timeout is None
         return new
 
-    def call(self, *args: Any, **kwargs: Any) -> ToolResult:
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> ToolResult:
         """Run it and say how it ended. As `deadstop.call(tool, ...)`."""
         if self.light and not deadlines.nested():
             return inline.run_light(self, args, kwargs)
@@ -127,25 +131,26 @@ class Tool:
                 return result
         return function.run(asked)
 
-    async def call_async(self, *args: Any, **kwargs: Any) -> ToolResult:
+    async def call_async(self, *args: P.args, **kwargs: P.kwargs) -> ToolResult:
         """The async twin of `call`."""
         from .function_async import run_async
 
         return await run_async(Call(self, *args, **kwargs))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if _is_coroutine_function(self.function):
-            return self._unwrapped(*args, **kwargs)
-        return self.call(*args, **kwargs).unwrap()
+            return self._unwrapped(*args, **kwargs)  # type: ignore[return-value]
+        value: R = self.call(*args, **kwargs).unwrap()
+        return value
 
-    async def _unwrapped(self, *args: Any, **kwargs: Any) -> Any:
+    async def _unwrapped(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return (await self.call_async(*args, **kwargs)).unwrap()
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else functools.partial(self, instance)  # type: ignore[arg-type]
 
-    def __copy__(self) -> Tool:
-        new = object.__new__(Tool)
+    def __copy__(self) -> Tool[P, R]:
+        new: Tool[P, R] = object.__new__(Tool)
         vars(new).update(vars(self))
         return new
 
@@ -171,10 +176,10 @@ def place_of(isolation: str, asked: dict[str, Any]) -> Place:
     return Place(place.isolation, place.limits, place.net, (*place.binds, *more))
 
 
-_plain_tools: dict[Any, Tool] = {}
+_plain_tools: dict[Any, Tool[..., Any]] = {}
 
 
-def tool_of(function: Any) -> Tool:
+def tool_of(function: Any) -> Tool[..., Any]:
     """The tool that a plain function is: default limits. Remembered for as long as the function is."""
     if isinstance(function, Tool):
         return function
@@ -198,8 +203,8 @@ class Call:
 
     __slots__ = ("args", "call_id", "cancel", "kwargs", "on_progress", "tool", "whole")
 
-    def __init__(self, function: Tool | Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
-        self.tool = function if type(function) is Tool else tool_of(function)
+    def __init__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+        self.tool: Tool[..., Any] = function if type(function) is Tool else tool_of(function)
         self.args, self.kwargs = args, kwargs
         self.call_id = new_call_id()
         self.cancel: Any = None
@@ -258,11 +263,27 @@ class Call:
         return 0, pack((target, self.args, self.kwargs, None if end == _INFINITE else end, surroundings))
 
 
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    function: None = None, *, timeout: float | Default | None = DEFAULT,
+    isolation: Level = "process", effect: Literal["none", "undeclared"] = "undeclared",
+    name: str | None = None, soft_timeout: float | None = None, on_soft: OnSoft | None = None,
+    soft_answer: float = DEFAULT_ANSWER_S, writes: Sequence[str] | Callable[..., Sequence[str]] = (), **place: Any,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...  # fmt: skip
+@overload
+def tool(
+    function: Callable[P, R], *, timeout: float | Default | None = DEFAULT,
+    isolation: Level = "process", effect: Literal["none", "undeclared"] = "undeclared",
+    name: str | None = None, soft_timeout: float | None = None, on_soft: OnSoft | None = None,
+    soft_answer: float = DEFAULT_ANSWER_S, writes: Sequence[str] | Callable[..., Sequence[str]] = (), **place: Any,
+) -> Tool[P, R]: ...  # fmt: skip
 def tool(
     function: Callable[..., Any] | None = None,
     *,
     timeout: float | Default | None = DEFAULT,
-    isolation: Literal["inline", "process", "sandbox"] = "process",
+    isolation: Level = "process",
     effect: Literal["none", "undeclared"] = "undeclared",
     name: str | None = None,
     soft_timeout: float | None = None,
