@@ -4,10 +4,11 @@
 Layers, low to high; a module imports only from lower ones (docs/design.md):
 
     0  model  results  errors  clock        words: frozen data, no I/O
-    1  deadlines  cancel  wire               arithmetic and small state
+    1  deadlines  budget  cancel  wire      arithmetic and small state
     2  boundary/                            where code runs: start, watch, evidence, kill, proof
-    3  executor/                            how a call is asked for and its result fetched
-    4  supervisor/                          the process that keeps deadlines and kills
+    3  executor/  guard/                    how a call is asked for and its result fetched; early refusals
+    4  supervisor/  worker/                 the process that keeps deadlines and kills; those that run functions
+    6  adapters/  compat/                   faces for frameworks, one file each
     7  cli/
 
 Names are loaded when they are first used: `import deadstop` costs next to nothing, and the supervisor and the command

@@ -136,8 +136,9 @@ def test_a_batch_goes_on_while_another_calls_module_loads(host: Host) -> None:
     assert quick["late"] is None and quick["duration_s"] < 0.6
 
 
-@two_hosts
-@pytest.mark.parametrize("how", ["hangs", "exits"])
+@pytest.mark.parametrize(
+    ("host", "how"), [(NAMES[0], "hangs"), *((name, "exits") for name in hosts.each_kind())], indirect=["host"]
+)
 def test_a_module_that_spoils_its_second_import_costs_a_few_seconds_once(host: Host, how: str) -> None:
     told = apart(host, f"{how}_at_second_import")
     gave(told["first"], 1)
