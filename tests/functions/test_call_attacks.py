@@ -172,6 +172,16 @@ def test_a_module_that_forks_at_import_is_not_warmed_and_its_child_is_ended(host
     assert told["leash"] == "let go"
 
 
+@two_hosts
+def test_a_child_that_a_module_forks_in_the_nursery_is_ended(host: Host) -> None:
+    told = facts(host, "attacks", "forks_in_the_nursery")
+    for one in (*told["results"], told["again"]):
+        gave(one, 1)
+    for one in told["others"]:
+        timed_out(one, 0.1)
+    assert told["leash"] != "held"
+
+
 # -- what goes along ---------------------------------------------------------------------------------------------------
 
 

@@ -390,6 +390,25 @@ def forks_at_import():
         return {"results": results, "others": others, "importers": file.read().split(), "leash": leash.state()}
 
 
+@section
+def forks_in_the_nursery():
+    """Only there, so that the worker that loads it first has nothing to say against it."""
+    leash = Leash()
+    found = module("forks_later", f"""
+        with open("/proc/self/comm") as file:
+            NAME = file.read()
+        if NAME.startswith("deadstop-nurs") and os.fork() == 0:
+            os.write(os.open({leash.path!r}, os.O_WRONLY), b"h")
+            time.sleep(30)
+            os._exit(0)
+        def f(): return 1
+    """)  # fmt: skip
+    results = [tried(lambda: call(found.f)) for _ in range(2)]
+    others = [tried(lambda: call(Call(tools.hang).options(timeout=0.1))) for _ in range(3)]
+    until(lambda: leash.state() != "held", within=3)
+    return {"results": results, "others": others, "again": tried(lambda: call(found.f)), "leash": leash.state()}
+
+
 # -- what goes along ---------------------------------------------------------------------------------------------------
 
 
