@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .executor.boundary import Boundary as Boundary
     from .executor.function import call as call
     from .executor.function_async import call_async as call_async
+    from .executor.kept import KeptWorker as KeptWorker
     from .executor.race import RaceResult as RaceResult
     from .executor.race import race as race
     from .executor.race import race_async as race_async
@@ -74,6 +75,7 @@ _HOME = {
     "race_async": "executor.race",
     "RaceResult": "executor.race",
     "Call": "executor.tool",
+    "KeptWorker": "executor.kept",
     "Tool": "executor.tool",
     "tool": "executor.tool",
     "call": "executor.function",
@@ -116,6 +118,7 @@ __all__ = [
     "InternalError",
     "InvalidLimit",
     "Isolation",
+    "KeptWorker",
     "OutcomeUnknown",
     "Progress",
     "RaceResult",
@@ -153,6 +156,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name in ("deferred", "guard"):
+        return importlib.import_module(f".{name}", __name__)
     try:
         home = _HOME[name]
     except KeyError:

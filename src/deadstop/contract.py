@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["json_value", "result_from_dict", "result_to_dict"]
 
 _INT_BITS = 10_000  # Python refuses to print an int of more than 4300 digits
+_PARTS = 1_000_000
 _DEPTH = 50  # deeper values become their repr, and so does a value that contains itself
 
 _PLAIN_KEYS = (
@@ -200,8 +201,12 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def json_value(value: Any, depth: int = 0) -> Any:
-    """`value` as JSON can hold it; what it cannot (other types, NaN, infinity) as its repr."""
+def json_value(value: Any, depth: int = 0, left: list[int] | None = None) -> Any:
+    """`value` as JSON can hold it; what it cannot (other types, NaN, infinity) as its repr.
+
+    Containers beyond a million parts in all are only named: a few bytes of pickle can stand for 2**40 of them.
+    """
+    left = [_PARTS] if left is None else left
     if value is None or value is True or value is False:
         return value
     if isinstance(value, int) and value.bit_length() <= _INT_BITS:
@@ -210,10 +215,14 @@ def json_value(value: Any, depth: int = 0) -> Any:
         return float(value)
     if isinstance(value, str):  # lone surrogates have no UTF-8
         return str.__str__(value).encode("utf-8", "backslashreplace").decode("utf-8")
-    if depth < _DEPTH and isinstance(value, (list, tuple)):
-        return [json_value(item, depth + 1) for item in value]
-    if depth < _DEPTH and isinstance(value, dict):
-        return {_json_key(key): json_value(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple, dict, set, frozenset)):
+        left[0] -= len(value)
+        if depth >= _DEPTH or left[0] < 0:
+            return f"<{type(value).__name__} of {len(value)}>"
+    if isinstance(value, (list, tuple)):
+        return [json_value(item, depth + 1, left) for item in value]
+    if isinstance(value, dict):
+        return {_json_key(key): json_value(item, depth + 1, left) for key, item in value.items()}
     return _safe_repr(value)
 
 

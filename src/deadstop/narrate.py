@@ -97,13 +97,23 @@ def _operation_lines(operation: Mapping[str, Any], tool: str) -> list[str]:
 def _other_lines(result: ToolResult) -> list[str]:
     receipt = result.receipt
     lines = []
-    if receipt is not None and receipt.survivors != 0:
+    if receipt is not None and receipt.survivors != 0 and receipt.boundary != "inline":
         count = "some processes" if receipt.survivors is None else _counted(receipt.survivors, "process", "es")
         lines.append(f"warning: {count} could not be shown dead")
     if result.environment:
         lines.append(_line(f"environment: {result.environment}"))
-    if result.leftover:
-        lines.append(_line(f"left behind and killed: {', '.join(result.leftover)}"))
+    memory = [name for name in result.leftover if name.startswith("/")]
+    ended = [name for name in result.leftover if name not in memory]
+    if ended:
+        lines.append(_line(f"left behind and killed: {', '.join(ended)}"))
+    if memory:
+        lines.append(_line(f"left behind, not removed: {', '.join(memory)}"))
+    if result.deferred and result.ok:
+        lines.append(_line(f"deferred: its value comes later, under the handle {result.deferred}"))
+    if result.progress and not result.ok:
+        lines.append(_line(f"last progress: {result.progress[-1].text}"))
+    if result.late:
+        lines.append(_line(f"it answered too late, which is no result: {result.late.kind} {result.late.text}"))
     hint = result.hint or diagnosed(result)
     if hint:
         lines.append(_line(f"hint: {hint}"))

@@ -132,7 +132,7 @@ def test_an_option_that_is_none(options: dict[str, Any], words: str) -> None:
 
 
 def test_an_unknown_option_is_an_error() -> None:
-    refuses(lambda: deadstop.tool(tool, time_out=1), TypeError)
+    refuses(lambda: deadstop.tool(tool, time_out=1), UsageError)
 
 
 @pytest.mark.parametrize("value", [None, 3, "name", ["list"]])

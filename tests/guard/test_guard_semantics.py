@@ -82,7 +82,7 @@ def moderate(value):
 
 
 @given(SHAPES, VALUES, VALUES, NUMBERS)
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_what_passes_has_the_value_or_the_exception_of_the_plain_code(shape: str, a, b, c) -> None:
     namespace: dict = {"a": moderate(a) if "(a" in shape else a, "b": moderate(b), "c": c}
     exec(MODULES, namespace)

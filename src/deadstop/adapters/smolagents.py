@@ -120,11 +120,13 @@ class DeadstopPythonExecutor:
 
     def cleanup(self) -> None:
         """End the worker. A later step would begin in a new one."""
+        kept = self._kept
+        if kept is not None:
+            kept.close()  # also under a step that another thread runs, which then says so
         with self._lock:
-            if self._kept is not None:
-                self._kept.close()
-            self._kept = self._epoch = None
-            self.names = []
+            if self._kept is kept:
+                self._kept = self._epoch = None
+                self.names = []
 
     # -- the worker --------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -64,8 +65,8 @@ def _is_framework_tool(tool: Any) -> bool:
     return any(callable(getattr(tool, name, None)) for name in _METHODS[:2])
 
 
-def _limited_function(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-    limited = Tool(function, {"timeout": seconds})
+def _limited_function(function: Callable[..., Any], seconds: float, name: object = None) -> Callable[..., Any]:
+    limited: Tool[..., Any] = Tool(function, {"timeout": seconds, "name": name if isinstance(name, str) else None})
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -100,7 +101,18 @@ class _Limited:
     """Mixed into the class of a framework's tool. What is not a way to run it is the tool's own."""
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "_deadstop_inner" not in vars(self):
+            raise AttributeError(name)
         return getattr(vars(self)["_deadstop_inner"], name)
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        return _limited_object, (vars(self)["_deadstop_inner"], vars(self)["_deadstop_seconds"])
+
+    def __copy__(self) -> Any:
+        return _limited_object(copy.copy(vars(self)["_deadstop_inner"]), vars(self)["_deadstop_seconds"])
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return _limited_object(copy.deepcopy(vars(self)["_deadstop_inner"], memo), vars(self)["_deadstop_seconds"])
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(vars(self)["_deadstop_inner"], name, value)
@@ -111,10 +123,10 @@ def _limited_object(inner: Any, seconds: float) -> Any:
     for name in _METHODS:
         method = getattr(inner, name, None)
         if callable(method):
-            methods[name] = _as_method(_limited_function(method, seconds))
+            methods[name] = _as_method(_limited_function(method, seconds, getattr(inner, "name", None)))
     kind: Any = type(f"Limited{type(inner).__name__}", (_Limited, type(inner)), methods)
     made: Any = object.__new__(kind)
-    object.__setattr__(made, "_deadstop_inner", inner)
+    vars(made).update(_deadstop_inner=inner, _deadstop_seconds=seconds)
     return made
 
 
@@ -123,4 +135,8 @@ def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(_self: Any, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    return method
+    @functools.wraps(function)
+    async def method_async(_self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **kwargs)
+
+    return method_async if inspect.iscoroutinefunction(function) else method

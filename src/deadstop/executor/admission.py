@@ -41,13 +41,20 @@ class Admission:
         refusal = self._task.admit(tool, self._key)
         return None if refusal is None else refused_result(refusal, tool, call_id)
 
+    def withdrawn(self) -> None:
+        """It could not be made at all."""
+        if self._task is not None:
+            self._task.give_back()
+
     def settled(self, result: ToolResult) -> ToolResult:
         """The result of an admitted call, with the task's id and, if the call keeps failing, words in its hint."""
         task, words = self._task, None
         if task is None:
             return result
-        if result.status is Status.REFUSED:
-            task.give_back()
+        if result.status is Status.REFUSED or (
+            result.status is Status.CANCELLED and result.environment == "nothing was started"
+        ):
+            task.give_back()  # it never started
         elif result.status is not Status.CANCELLED or result.reason not in _NOT_ITS_FAULT:
             words = task.note(self._tool, self._key, not result.ok)
         if words is None:

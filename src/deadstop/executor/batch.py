@@ -15,19 +15,19 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from .. import clock
-from ..cancel import CancelToken
 from ..errors import UsageError
 from ..results import FiredLimit, Status, ToolResult
 from .admission import Admission
 from .flight import Flight, State
 from .function import TRIES, abandon, launch, with_token_error
+from .in_thread import in_thread
 from .inline import run_inline
 from .prepare import DEFAULT, Default
 from .refusals import cancelled_before, never_ran, over_before_start
 from .tasks import call_key
 from .tokens import POLL_S, Token
 from .tool import Call
-from .workers import MAX_WORKERS, Pool, Worker, pool_of
+from .workers import MAX_WORKERS, Pool, Waiter, Worker, pool_of
 
 if TYPE_CHECKING:
     OnResult = Callable[[int, ToolResult], None]
@@ -62,31 +62,6 @@ async def batch_async(calls: Iterable[Call], **options: Any) -> list[ToolResult]
         lambda token: batch(calls, **{**options, "cancel": token}), options.get("cancel")
     )
     return found
-
-
-async def in_thread(run: Callable[[Any], Any], given: Any) -> Any:
-    import asyncio
-
-    token = CancelToken()
-    context = contextvars.copy_context()
-    both = token if given is None else _Either(token, Token(given))
-    running = asyncio.get_running_loop().run_in_executor(None, lambda: context.run(run, both))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        token.set()
-        await asyncio.wait([running])
-        raise
-
-
-class _Either:
-    """Set if one of two is."""
-
-    def __init__(self, own: CancelToken, given: Token) -> None:
-        self._own, self._given = own, given
-
-    def is_set(self) -> bool:
-        return self._own.is_set() or self._given.is_set()
 
 
 def checked_calls(
@@ -127,6 +102,7 @@ class Engine:
         self.over: str | None = None  # the reason for which no more are started
         self.poll = select.poll()
         self.pools: dict[int, Pool] = {}
+        self.lines: dict[Pool, Waiter] = {}  # where it waits for a worker
         self.elsewhere: deque[tuple[int, Flight | None, ToolResult | None]] = deque()
         self.ringing = threading.Lock()
         self.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -143,6 +119,8 @@ class Engine:
                     self._wait()
             return [result for result in self.results if result is not None]
         finally:
+            for pool in list(self.lines):
+                self._leave_line(pool)
             for _, flight in self.flights.values():
                 abandon(flight)
             with self.ringing:
@@ -175,7 +153,7 @@ class Engine:
             self._run_inline(index, call)
         else:
             pool = pool_of(call.tool.place)
-            worker = pool.take_free() or self._ask(pool)
+            worker = self._from_line(pool) or pool.take_free() or self._ask(pool)
             if worker is None:
                 return False
             found = launch(call, pool, worker, self.begun)
@@ -195,7 +173,9 @@ class Engine:
         if token is not None and token.is_set():
             return cancelled_before(call, token)
         end, limit = call.resolve()
-        return over_before_start(call, limit) if end <= _monotonic() else None
+        if end > _monotonic() or (limit is not None and limit.which == "task" and index not in self.admissions):
+            return None  # a task that is over says so itself
+        return over_before_start(call, limit)
 
     def _admit(self, index: int, call: Call) -> ToolResult | None:
         if index in self.admissions:
@@ -217,7 +197,25 @@ class Engine:
         pool.harvest()
         if pool.problem is not None:
             raise pool.problem
-        return pool.take_free()
+        if pool not in self.lines:  # others read the same socket, and would not wake us
+            self.lines[pool] = waiter = pool.enqueue()
+            self.poll.register(waiter.event, select.POLLIN)
+        return self._from_line(pool)
+
+    def _from_line(self, pool: Pool) -> Worker | None:
+        waiter = self.lines.get(pool)
+        if waiter is None or waiter.worker is None:
+            return None
+        worker, waiter.worker = waiter.worker, None
+        self._leave_line(pool)
+        return worker
+
+    def _leave_line(self, pool: Pool) -> None:
+        waiter = self.lines.pop(pool)
+        self.poll.unregister(waiter.event)
+        if waiter.worker is not None:
+            pool.give(waiter.worker)
+        pool.leave(waiter)
 
     def _watch(self, index: int, flight: Flight) -> None:
         self.busy |= self.resources[index]
@@ -265,6 +263,10 @@ class Engine:
                 self._take_elsewhere()
             elif descriptor in self.pools:
                 self._harvest(descriptor)
+            else:
+                for waiter in self.lines.values():
+                    if waiter.event == descriptor:
+                        os.eventfd_read(descriptor)
         self._look_at_times()
 
     def _harvest(self, descriptor: int) -> None:
@@ -286,6 +288,8 @@ class Engine:
             times.append(now + POLL_S)
         if self.waiting and not self.running:
             times.append(now + 1.0)
+        if self.waiting:
+            times.append(self.calls[self.waiting[0]].outer()[0])
         return min(times)
 
     def _step(self, descriptor: int) -> None:

@@ -13,7 +13,7 @@ from ..results import ToolResult
 from .flight import Flight, State, hand_over
 from .inline import run_inline
 from .private import wait_readable
-from .refusals import cancelled_before, cannot_be_sent, no_capacity
+from .refusals import cancelled_before, cannot_be_sent, no_capacity, over_before_start
 from .tokens import POLL_S, Token
 from .tool import Call, Tool
 from .workers import Pool, Worker, pool_of, wait_for
@@ -99,6 +99,10 @@ def start(asked: Call, token: Token | None) -> Flight | ToolResult:
 
 def launch(asked: Call, pool: Pool | KeptWorker, worker: Worker, queued: float) -> Flight | ToolResult:
     """Put the call on this worker: load its function first where it is new there."""
+    end, limit = asked.outer()
+    if end <= _monotonic():
+        pool.give(worker)
+        return over_before_start(asked, limit)
     try:
         flight = Flight(asked, pool, worker, queued)
         sent = asked.tool.sent

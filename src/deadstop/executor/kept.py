@@ -17,7 +17,7 @@ from .tool import Call, Tool, tool_of
 from .workers import Pool, Worker, pool_of
 
 if TYPE_CHECKING:
-    pass
+    from .flight import Flight
 
 
 class KeptWorker:
@@ -30,6 +30,7 @@ class KeptWorker:
 
     def __init__(self, tool: Tool[..., Any]) -> None:
         """`tool` gives the place: isolation and ceilings."""
+        tool = tool_of(tool)
         if tool.place is None:
             raise UsageError("an inline tool has no worker to keep")
         self._place = tool.place
@@ -41,7 +42,7 @@ class KeptWorker:
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ToolResult:
         """As `deadstop.call`, on this worker."""
-        return self.run(Call(tool_of(function), *args, **kwargs))
+        return self.run(Call(function, *args, **kwargs))
 
     def run(self, asked: Call) -> ToolResult:
         """Run a call here. Its tool's isolation and ceilings are those of this worker. Threads wait for one another."""
@@ -102,6 +103,10 @@ class KeptWorker:
     def lose(self, worker: Worker, *, replace: bool = False) -> None:
         self._worker = None
         self.pool.lose(worker, replace=replace and not self.closed)
+
+    def let_go(self, flight: Flight) -> None:
+        """It goes on without its caller: the worker is that call's own from now on."""
+        self._worker, flight.pool = None, self.pool
 
     def has_loaded(self, worker: Worker, module: str | None) -> bool:
         return self.pool.has_loaded(worker, module)

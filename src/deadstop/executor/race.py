@@ -9,7 +9,8 @@ from typing import Any
 
 from ..errors import UsageError
 from ..results import Status, ToolResult
-from .batch import Engine, checked_calls, in_thread
+from .batch import Engine, checked_calls
+from .in_thread import in_thread
 from .prepare import DEFAULT, Default
 from .tool import Call
 from .workers import MAX_WORKERS

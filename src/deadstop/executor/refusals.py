@@ -28,7 +28,8 @@ def over_before_start(asked: Call, limit: FiredLimit | None) -> ToolResult:
 
 def cancelled_before(asked: Call, token: Token) -> ToolResult:
     degraded = (token.error,) if token.error else ()
-    return never_ran(asked, Status.CANCELLED, token.reason, "cancelled before it started", degraded=degraded)
+    message = f"cancelled before it started: {token.error}" if token.error else "cancelled before it started"
+    return never_ran(asked, Status.CANCELLED, token.reason, message, degraded=degraded)
 
 
 def no_capacity(asked: Call, seconds: float) -> ToolResult:

@@ -119,7 +119,8 @@ def detach(flight: Flight) -> ToolResult:
     from .function import wait
 
     handle = deferred.defer()
-    tool = flight.call.tool
+    tool, limits = flight.call.tool, flight.pool.limits
+    flight.pool.let_go(flight)
     thread = threading.Thread(
         target=lambda: deferred.resolve(handle.id, wait(flight, None)), name="deadstop-detached", daemon=True
     )
@@ -129,7 +130,7 @@ def detach(flight: Flight) -> ToolResult:
         call_id=flight.call.call_id, started_at=flight.started_at, duration_s=clock.monotonic() - flight.started,
         queued_s=flight.started - flight.queued, effect=tool.effect, deferred=handle.id,
         environment="it goes on without its caller until it ends or its hard limit ends it",
-        hint=f"its result comes under the handle {handle.id}", limits=flight.pool.limits,
+        hint=f"its result comes under the handle {handle.id}", limits=limits,
     )  # fmt: skip
 
 

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ..budget import key_of
-from ..closures import pack
+from ..closures import pack, reference
+from ..errors import BoundaryUnavailable, UsageError
 from ..results import ToolResult
 from .admission import Admission
 
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 def call_key(call: Call) -> bytes | None:
     """What stands for a function and its arguments; None if they cannot be compared."""
     try:
-        name = f"{getattr(call.tool.function, '__module__', '')}.{call.tool.name}"
-        return key_of(name, repr(call.tool.timeout), pack((call.args, sorted(call.kwargs.items()))))
+        function = call.tool.function
+        named = reference(function) is not None
+        what = f"{function.__module__}.{function.__qualname__}" if named else pack(function)
+        return key_of(what, repr(call.tool.timeout), pack((call.args, sorted(call.kwargs.items()))))
     except Exception:
         return None
 
@@ -27,10 +30,22 @@ def call_key(call: Call) -> bytes | None:
 def within_task(call: Call, run: Callable[[Call], ToolResult]) -> ToolResult:
     admission = Admission()
     refused = admission.refusal(call.tool.name, call.call_id, lambda: call_key(call))
-    return refused or admission.settled(run(call))
+    if refused is not None:
+        return refused
+    try:
+        return admission.settled(run(call))
+    except (UsageError, BoundaryUnavailable):  # before anything ran
+        admission.withdrawn()
+        raise
 
 
 async def within_task_async(call: Call, run: Callable[[Call], Awaitable[ToolResult]]) -> ToolResult:
     admission = Admission()
     refused = admission.refusal(call.tool.name, call.call_id, lambda: call_key(call))
-    return refused or admission.settled(await run(call))
+    if refused is not None:
+        return refused
+    try:
+        return admission.settled(await run(call))
+    except (UsageError, BoundaryUnavailable):
+        admission.withdrawn()
+        raise

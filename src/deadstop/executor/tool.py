@@ -7,8 +7,9 @@ import copy
 import functools
 import itertools
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, overload
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from .. import clock, deadlines
 from ..closures import carried_variables, pack
@@ -18,7 +19,7 @@ from ..packing import BY_PARTS, BY_VALUE
 from ..results import FiredLimit
 from .functions import Parts, Sent, Target
 from .inside import worker_binds
-from .prepare import DEFAULT, Default, Options, prepare_place
+from .prepare import DEFAULT, PLACE_OPTIONS, Default, Options, check_names, prepare_place
 
 if TYPE_CHECKING:
     from ..results import Progress, ToolResult
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from .workers import Pool
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R", covariant=True)
+S = TypeVar("S")
 Level = Literal["inline", "process", "sandbox"]
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -78,8 +81,17 @@ class Tool(Generic[P, R]):
         self.limit = FiredLimit("call", self.timeout, self.source)
         self.soft_timeout, self.on_soft = clock.check_limit("soft_timeout", soft_timeout), on_soft
         self.soft_answer = clock.check_limit("soft_answer", soft_answer) or DEFAULT_ANSWER_S
+        if on_soft is not None and not callable(on_soft):
+            raise UsageError(f"on_soft: {on_soft!r:.60} cannot be called")
+        if self.soft_timeout and self.timeout and self.soft_timeout >= self.timeout:
+            raise UsageError(f"soft_timeout={soft_timeout!r} is never reached: timeout is {self.timeout!r}")
+        if not callable(writes) and (isinstance(writes, str | bytes) or not isinstance(writes, Iterable)):
+            raise UsageError(f"writes: give a list of names, not {writes!r:.60}")
+        if not isinstance(name, str | None):
+            raise UsageError(f"name: {name!r:.60} is not a name")
         if (soft_timeout is None) != (on_soft is None):
             raise UsageError("soft_timeout and on_soft belong together: the one says when to ask, the other whom")
+        check_names(place, PLACE_OPTIONS, "a tool")
         if isolation not in LEVELS:
             raise UsageError(f"isolation: {isolation!r} is not one of {', '.join(LEVELS)}")
         if effect not in EFFECTS:
@@ -146,8 +158,12 @@ class Tool(Generic[P, R]):
     async def _unwrapped(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         return (await self.call_async(*args, **kwargs)).unwrap()
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> Tool[P, R]: ...
+    @overload
+    def __get__(self: Tool[Concatenate[S, Q], R], instance: S, owner: type | None = None) -> BoundTool[Q, R]: ...
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)  # type: ignore[arg-type]
+        return self if instance is None else BoundTool(self, instance)
 
     def __copy__(self) -> Tool[P, R]:
         new: Tool[P, R] = object.__new__(Tool)
@@ -161,6 +177,40 @@ class Tool(Generic[P, R]):
         return f"<deadstop.Tool {self.name}, {self.isolation}, limit {self.timeout} s>"
 
 
+class BoundTool(Generic[Q, R]):
+    """A tool that is a method, with its instance. It is called as a Tool is; the instance travels as an argument."""
+
+    __slots__ = ("__self__", "tool")
+
+    def __init__(self, tool: Tool[Any, R], instance: object) -> None:
+        self.tool, self.__self__ = tool, instance
+
+    def call(self, *args: Q.args, **kwargs: Q.kwargs) -> ToolResult:
+        return self.tool.call(self.__self__, *args, **kwargs)
+
+    async def call_async(self, *args: Q.args, **kwargs: Q.kwargs) -> ToolResult:
+        return await self.tool.call_async(self.__self__, *args, **kwargs)
+
+    def with_options(self, **changed: Any) -> BoundTool[Q, R]:
+        return BoundTool(self.tool.with_options(**changed), self.__self__)
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R:
+        return self.tool(self.__self__, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":  # so that inspect.signature leaves `self` out
+            return types.MethodType(self.tool.function, self.__self__)
+        if name.startswith("__") and name not in ("__name__", "__qualname__", "__module__", "__doc__"):
+            raise AttributeError(name)
+        return getattr(self.tool, name)
+
+    def __reduce__(self) -> Any:
+        return BoundTool, (self.tool, self.__self__)
+
+    def __repr__(self) -> str:
+        return f"<bound {self.tool!r}>"
+
+
 def _is_coroutine_function(function: object) -> bool:
     code = getattr(function, "__code__", None)
     return bool(code and code.co_flags & 0x80)  # CO_COROUTINE; inspect takes longer to load than a call takes
@@ -168,6 +218,7 @@ def _is_coroutine_function(function: object) -> bool:
 
 def place_of(isolation: str, asked: dict[str, Any]) -> Place:
     """The boundary that workers of this kind live in."""
+    check_names(asked, PLACE_OPTIONS, "a tool")
     place, _ = prepare_place(Options(isolation=isolation, **asked))
     if isolation != "sandbox":
         return place
@@ -177,20 +228,26 @@ def place_of(isolation: str, asked: dict[str, Any]) -> Place:
 
 
 _plain_tools: dict[Any, Tool[..., Any]] = {}
+_closure_tools: dict[Any, Tool[..., Any]] = {}
 
 
 def tool_of(function: Any) -> Tool[..., Any]:
     """The tool that a plain function is: default limits. Remembered for as long as the function is."""
     if isinstance(function, Tool):
         return function
-    try:
-        found = _plain_tools.get(function)
-    except TypeError:  # a callable that cannot be hashed
-        return Tool(function, {})
+    if type(function) is BoundTool:
+        return function.tool
+    kind = type(function)
+    of_module = kind is types.BuiltinFunctionType and isinstance(function.__self__, types.ModuleType)
+    if kind is not types.FunctionType and kind is not type and not of_module:
+        return Tool(function, {})  # objects that are equal need not do the same
+    holds = kind is types.FunctionType and function.__closure__
+    known, most = (_closure_tools, 16) if holds else (_plain_tools, 1000)
+    found = known.get(function)
     if found is None:
-        if len(_plain_tools) > 1000:
-            _plain_tools.clear()  # closures made in a loop
-        found = _plain_tools[function] = Tool(function, {})
+        if len(known) >= most:
+            known.clear()  # made in a loop, and what they hold may be large
+        found = known[function] = Tool(function, {})
     return found
 
 
@@ -205,7 +262,8 @@ class Call:
 
     def __init__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         self.tool: Tool[..., Any] = function if type(function) is Tool else tool_of(function)
-        self.args, self.kwargs = args, kwargs
+        self.args = args if type(function) is not BoundTool else (function.__self__, *args)
+        self.kwargs = kwargs
         self.call_id = new_call_id()
         self.cancel: Any = None
         self.on_progress: Callable[[Progress], None] | None = None

@@ -270,6 +270,9 @@ class Pool:
 
     # -- giving back -------------------------------------------------------------------------------------------------
 
+    def let_go(self, flight: Any) -> None:
+        """A call goes on without its caller. Its worker comes back as any other."""
+
     def give(self, worker: Worker) -> None:
         """It has answered and left nothing behind."""
         if self.closed or self.serves_once or len(self.free) >= KEEP_IDLE:

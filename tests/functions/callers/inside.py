@@ -115,7 +115,7 @@ def nested_calls():
         lambda: timed(lambda: call(Call(tools.nested, 3).options(timeout=8))),
     )  # fmt: skip
     names = ("clamped", "short", "inner_limit", "run_clamped", "run_short", "deep")
-    until(lambda: leash.state() == "let go", 3)
+    until(lambda: leash.state() != "held", 3)  # on a busy machine the inner call may not have begun in time
     return {name: seen(result, elapsed=elapsed) for name, (result, elapsed) in zip(names, got, strict=True)}
 
 
