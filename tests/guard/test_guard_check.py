@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -225,3 +226,18 @@ def test_guarded_code_is_not_slow() -> None:
 
     plain, guarded = best(compile(source, "", "exec")), best(guard.compile(source))
     assert guarded < plain * 8 + 0.01
+
+
+@pytest.mark.parametrize(
+    "product",
+    ["[2, b'yz', 10**9]", "['yz', 10**9, 0]", "('a', 10**5, 10**5)", "[10**9, [0]]", "[-1, -(10**9), 'ab']"],
+)
+def test_a_product_with_a_sequence_in_it_is_a_repetition(product: str) -> None:
+    with pytest.raises(guard.GuardError):
+        eval(guard.compile(f"math.prod({product})", mode="eval"), {"math": math})
+
+
+@pytest.mark.parametrize("product", ["['ab', 3, 2]", "[2, b'yz']", "['ab', -5, 10**9]", "[0, 'ab', 10**9]"])
+def test_a_small_one_is_what_it_is(product: str) -> None:
+    text = f"math.prod({product})"
+    assert eval(guard.compile(text, mode="eval"), {"math": math}) == eval(text, {"math": math})

@@ -8,13 +8,13 @@ import itertools
 import operator
 from types import FunctionType
 
-from .operations import PRODUCT, as_int, refuse
+from .operations import PRODUCT, as_int, check_repetition, refuse
 from .sizes import range_product_bits, sequence_product_bits
 from .watched import Rule, apply, check_taken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
     from .runtime import Checks
@@ -42,9 +42,28 @@ def _product_of(checks: Checks, items: Any, start: Any = 1) -> None:
         for each in items:
             value = as_int(each)
             if value is None:
+                _repetition_of(checks, items, first)
                 return
             numbers.append(value)
         refuse_bits(checks, "product", "this product", sequence_product_bits(numbers, limit), PRODUCT)
+
+
+def _repetition_of(checks: Checks, items: Sequence[Any], times: int) -> None:
+    """With one sequence among the integers the product is a repetition, in as many steps."""
+    sequence: Any = None
+    for each in items:
+        value = as_int(each)
+        if value is not None:
+            times *= value
+        elif sequence is None:
+            sequence = each
+        else:
+            return
+        if times.bit_length() > 64:
+            times = 1 << 64 if times > 0 else -1 << 64
+        if sequence is not None:
+            times = max(times, 0)
+            check_repetition(sequence, times, checks.limits)
 
 
 def _read(checks: Checks, items: Iterator[Any], start: Any) -> Iterable[Any]:
