@@ -97,8 +97,9 @@ def deadline():
 
 
 def _hang_inside(leash):
-    hold(leash)
+    own = hold(leash)
     result = call(Call(tools.hang, leash).options(timeout=60))
+    os.close(own)  # this worker lives on, for later calls
     return result.to_dict()
 
 
