@@ -21,7 +21,7 @@ from . import payload
 from .cgroup import read
 from .init import MESSAGE_BYTES
 from .limits import Applied
-from .reaper import descendants
+from .reaper import descendants, state_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -152,7 +152,7 @@ class Boundary:
     def members(self, limit: int = 100_000) -> list[int]:
         """Host pids of everything inside that is not ours. A count of the moment: not a proof of anything."""
         ours = self.helpers() | {self.pid}
-        return [pid for pid in descendants(self.pid, limit=limit) if pid not in ours and not _is_zombie(pid)]
+        return [pid for pid in descendants(self.pid, limit=limit) if pid not in ours and state_of(pid) not in "ZX"]
 
     def count(self, limit: int) -> int:
         """How many inside are not ours: from the cgroup in one read, without one by walking, up to `limit`."""
@@ -176,11 +176,3 @@ class Boundary:
     def release(self) -> bool:
         """Take the cgroup away; False if that has to be tried again. Once it worked there is nothing left of this."""
         return self.group is None or self.group.remove()
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read(1024).rpartition(b") ")[2][:1] == b"Z"
-    except OSError:
-        return True

@@ -126,7 +126,7 @@ class Calls:
         except BaseException as problem:
             self.answer(RAISED, self.answers.raised(unloadable("the call", problem)))
             return
-        deadlines._call_end = end
+        deadlines.enter_call(end)
         try:
             value = context.run(function, *args, **kwargs)
             if type(value) is types.CoroutineType:
@@ -143,7 +143,7 @@ class Calls:
         self.answer(VALUE, packed)
 
     def answer(self, kind: int, body: bytes) -> None:
-        deadlines._call_end = None
+        deadlines.enter_call(None)
         self.port.send(kind, self.left(), self.number, body)
         self.restore()
 

@@ -14,7 +14,20 @@ import threading
 import time
 
 import known_tool
-from telling import Leash, last, main, own_processes, section, seen, threads_of_ours, timed, until, waits, workers_alive
+from telling import (
+    Leash,
+    last,
+    main,
+    own_processes,
+    section,
+    seen,
+    started_and_joined,
+    threads_of_ours,
+    timed,
+    until,
+    waits,
+    workers_alive,
+)
 
 from deadstop import Call, batch, call, call_async
 
@@ -98,10 +111,7 @@ def twenty_threads():
                 out.append([case, found])
 
     threads = [threading.Thread(target=body) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    started_and_joined(threads, 60)
     return out
 
 
@@ -117,10 +127,7 @@ def twenty_threads_same():
 
     call(len, [])
     threads = [threading.Thread(target=body) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    started_and_joined(threads, 30)
     return out
 
 

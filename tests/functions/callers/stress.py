@@ -9,7 +9,7 @@ import threading
 import time
 
 import tools
-from telling import main, own_processes, pool, section, threads_of_ours, until, workers_alive
+from telling import main, own_processes, pool, section, started_and_joined, threads_of_ours, until, workers_alive
 
 import deadstop
 from deadstop import Call, call, deadlines
@@ -80,10 +80,7 @@ def mixed():
     call(tools.plus, 1)
     begun = time.monotonic()
     threads = [threading.Thread(target=body, args=(seed,)) for seed in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    started_and_joined(threads, 60)
     elapsed = time.monotonic() - begun
     alive = sum(thread.is_alive() for thread in threads)
     until(lambda: not pool().queue and own_processes().count("deadstop-worker") == workers_alive() <= 16)
@@ -127,10 +124,7 @@ def hair():
     threads = [
         threading.Thread(target=body, args=(range(first, HAIRS, THREADS // 2),)) for first in range(THREADS // 2)
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    started_and_joined(threads, 60)
     return told
 
 
@@ -151,10 +145,7 @@ def new_closures():
                 wrong.append([number, one, result.status, repr(result.value), result.error_message])
 
         threads = [threading.Thread(target=body, args=(one,)) for one in range(16)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
+        started_and_joined(threads, 20)
     return wrong
 
 
@@ -174,10 +165,7 @@ def crashes():
                 wrong.append([seed, number, result.status, result.exit_code, result.signal, result.stdout.tail])
 
     threads = [threading.Thread(target=body, args=(seed,)) for seed in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    started_and_joined(threads, 30)
     return wrong
 
 

@@ -190,3 +190,11 @@ def supervisor_pid():
 
 __all__ = [name for name in dir() if not name.startswith("_") and name not in ("annotations",)]
 assert deadstop
+
+
+def started_and_joined(threads, seconds):
+    """All of them at once; each may take so long."""
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
