@@ -85,6 +85,12 @@ def now_iso() -> str:
     return f"{text}.{ms:03d}Z"
 
 
+def iso(when: float) -> str:
+    """A point of the wall clock in the same form."""
+    seconds, ms = divmod(round(when * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ms:03d}Z"
+
+
 def parse_duration(text: str) -> float | None:
     """Seconds from `500ms`, `30s`, `5m`, `2h` or `1.5`; None from `none`, which means no limit.
 

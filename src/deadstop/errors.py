@@ -6,6 +6,15 @@ DeadstopError
 |   `-- InvalidLimit                     a limit that is not a finite number above zero, or None
 |-- BoundaryUnavailable                  this host cannot give the isolation level asked for
 |-- InternalError                        a defect in deadstop itself
+|-- SandboxError                         a sandbox, or what is asked of its server
+|   |-- NotFound                         no such sandbox, exec, session, snapshot or template
+|   |-- SandboxEnded                     it has ended; `.reason` says how
+|   |-- SandboxPaused                    it is paused: resume it first
+|   |-- NotAllowed                       its state does not allow that
+|   |-- KeyConflict                      an idempotency key was used before, for something else
+|   |-- CapacityError                    no room for another; nothing was made. `.retry_after` where waiting can help
+|   |-- FileProblem                      a path that is missing, outside, of the wrong kind, or too large
+|   `-- ServerUnreachable                no server answered
 `-- ToolError                            a call did not give its result; carries it as `.result`
     |-- ToolTimeoutError (also TimeoutError)
     |-- ToolCancelledError
@@ -26,10 +35,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BoundaryUnavailable",
+    "CapacityError",
     "DeadstopError",
+    "FileProblem",
     "InternalError",
     "InvalidLimit",
+    "KeyConflict",
+    "NotAllowed",
+    "NotFound",
     "OutcomeUnknown",
+    "SandboxEnded",
+    "SandboxError",
+    "SandboxPaused",
+    "ServerUnreachable",
     "ToolCancelledError",
     "ToolCrashedError",
     "ToolError",
@@ -77,6 +95,91 @@ class BoundaryUnavailable(DeadstopError):
 
 class InternalError(DeadstopError):
     """A defect in deadstop itself, not in the tool and not in the call."""
+
+
+class SandboxError(DeadstopError):
+    """Something asked of a sandbox, or of the server that keeps it, cannot be done."""
+
+
+class NotFound(SandboxError):
+    """No such thing. `kind` is sandbox, exec, session, snapshot or template."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(kind, name)
+        self.kind, self.name = kind, name
+
+    def __str__(self) -> str:
+        return f"no such {self.kind}: {self.name}"
+
+
+class SandboxEnded(SandboxError):
+    """The sandbox has ended. `reason`: killed, ttl, idle, owner_gone, resource, host_lost or failed."""
+
+    def __init__(self, sandbox_id: str, reason: str, detail: str = "") -> None:
+        super().__init__(sandbox_id, reason, detail)
+        self.sandbox_id, self.reason, self.detail = sandbox_id, reason, detail
+
+    def __str__(self) -> str:
+        text = f"sandbox {self.sandbox_id} has ended ({self.reason})"
+        return f"{text}: {self.detail}" if self.detail else text
+
+
+class SandboxPaused(SandboxError):
+    """The sandbox is paused; resume it first."""
+
+    def __init__(self, sandbox_id: str) -> None:
+        super().__init__(sandbox_id)
+
+    def __str__(self) -> str:
+        return f"sandbox {self.args[0]} is paused: resume it first"
+
+
+class NotAllowed(SandboxError):
+    """What the sandbox is, or is doing, does not allow that; one line says why."""
+
+
+class KeyConflict(SandboxError):
+    """An idempotency key was used before with another request; nothing was done."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+
+    def __str__(self) -> str:
+        return f"the idempotency key {self.args[0]!r} was used before for another request"
+
+
+class CapacityError(SandboxError):
+    """There is no room for another; nothing was made.
+
+    `full` is sandboxes, memory or disk; `retry_after` is seconds, or None where waiting alone does not help.
+    """
+
+    def __init__(self, text: str, full: str = "sandboxes", retry_after: float | None = None) -> None:
+        super().__init__(text, full, retry_after)
+        self.full, self.retry_after = full, retry_after
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class FileProblem(SandboxError):
+    """A path in a sandbox that cannot be had.
+
+    `kind`: not_found, denied, outside, is_a_directory, not_a_directory, not_empty, exists, not_a_file, too_large,
+    no_space or changed.
+    """
+
+    def __init__(self, kind: str, path: str, text: str = "") -> None:
+        super().__init__(kind, path, text)
+        self.kind, self.path = kind, path
+
+    def __str__(self) -> str:
+        text = self.args[2] or self.kind.replace("_", " ")
+        return f"{self.path}: {text}"
+
+
+class ServerUnreachable(SandboxError):
+    """No server answered; one line says where it was looked for and how to start one."""
 
 
 class ToolError(DeadstopError):

@@ -34,6 +34,20 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Files:
+    """The writable files of a sandbox that is kept: folders of its server's, that outlive the boundary.
+
+    `binds` are (host path, path inside); `overlay` is (root, lower folders, upper, work), the others relative to the
+    first, with `home` and `tmp` in it. `system` is a folder shown above /usr. `bounded`: something bounds their size.
+    """
+
+    binds: tuple[tuple[str, str], ...] = ()
+    overlay: tuple[str, tuple[str, ...], str, str] | None = None
+    system: str | None = None
+    bounded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """What boundary to make: its kind, its ceilings, and for a sandbox what it may see.
 
@@ -44,6 +58,7 @@ class Place:
     limits: Limits = Limits()
     net: bool = False
     binds: tuple[tuple[str, str, bool], ...] = ()
+    files: Files | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +92,8 @@ class Command:
     oom_score_adj: int = 0
     open_files: tuple[int, int] = (1024, 4096)  # the caller's RLIMIT_NOFILE: the supervisor raises its own
     stream: bool = False
+    own_part: bool = False  # in a kept boundary: what ends it ends what it started, and not the boundary
+    rlimits: tuple[tuple[int, int], ...] = ()  # of this command, besides the boundary's
     notes: tuple[str, ...] = field(default=())  # what the result should say in `degraded`
 
 
@@ -89,6 +106,7 @@ def command_from_dict(document: dict[str, Any]) -> Command:
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in document.items()
     }
+    values["rlimits"] = tuple((which, value) for which, value in document["rlimits"])
     values["limit"] = FiredLimit(**document["limit"]) if document["limit"] else None
     return Command(**values)
 
@@ -100,7 +118,18 @@ def place_to_dict(place: Place) -> dict[str, Any]:
 def place_from_dict(document: dict[str, Any]) -> Place:
     limits = {**document["limits"], "defaulted": frozenset(document["limits"]["defaulted"])}
     binds = tuple((source, target, writable) for source, target, writable in document["binds"])
-    return Place(document["isolation"], Limits(**limits), document["net"], binds)
+    return Place(document["isolation"], Limits(**limits), document["net"], binds, _files(document["files"]))
+
+
+def _files(document: dict[str, Any] | None) -> Files | None:
+    if document is None:
+        return None
+    binds = tuple((source, target) for source, target in document["binds"])
+    overlay = document["overlay"]
+    if overlay is not None:
+        root, lowers, upper, work = overlay
+        overlay = root, tuple(lowers), upper, work
+    return Files(binds, overlay, document["system"], document["bounded"])
 
 
 def _limits_to_dict(limits: Limits) -> dict[str, Any]:

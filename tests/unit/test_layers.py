@@ -18,11 +18,12 @@ PACKAGE = Path(deadstop.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = {
     0: "model results errors clock plain contract narrate envelope schema _version",
-    1: "deadlines cancel budget amounts saving packing slots closures messages deferred wire",
+    1: "deadlines cancel budget amounts saving packing slots closures messages deferred wire places",
     2: "boundary",
     3: "executor guard",
     4: "supervisor worker",
-    6: "adapters compat",
+    5: "sandbox",
+    6: "adapters compat client server",
     7: "cli __main__",
 }
 LAYER_OF = {name: number for number, names in LAYERS.items() for name in names.split()}

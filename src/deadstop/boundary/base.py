@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 from .. import wire
 from . import payload
-from .cgroup import read
 from .init import MESSAGE_BYTES
 from .limits import Applied
 from .reaper import descendants, state_of
@@ -157,8 +156,7 @@ class Boundary:
     def count(self, limit: int) -> int:
         """How many inside are not ours: from the cgroup in one read, without one by walking, up to `limit`."""
         if self.group and self.group.v2:
-            ours = {str(pid) for pid in self.helpers() | {self.pid}}
-            return len(set(read(f"{self.group.v2}/cgroup.procs", 1 << 20).split()) - ours)
+            return len(set(self.group.members()) - self.helpers() - {self.pid})
         return len(self.members(limit))
 
     def collect(self) -> Gone:

@@ -14,6 +14,7 @@ import os
 import time
 
 PREFIX = "deadstop-"
+PART = "call-"
 CONTROLLERS = ("memory", "pids", "cpu")
 _V2_LIMIT_FILES = {"memory": "memory.max", "pids": "pids.max", "cpu": "cpu.max"}
 _V1_LIMIT_FILES = {"memory": "memory.limit_in_bytes", "pids": "pids.max", "cpu": "cpu.cfs_quota_us"}
@@ -136,6 +137,17 @@ class Group:
         group.name, group.enforced, group.has_kill = "", set(), bool(group.v2)
         return group
 
+    def part(self, number: int) -> Group | None:
+        """A group inside this one, for one command: it can be ended by itself. None where it could not be killed.
+
+        Its member joins it by writing "0" to `open_for_joining`: the kernel asks what the opener may do.
+        """
+        folder = _make(f"{self.v2}/{PART}{number}") if self.has_kill else None
+        return Group.known((folder, {})) if folder else None
+
+    def open_for_joining(self) -> int:
+        return os.open(f"{self.v2}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+
     @property
     def paths(self) -> tuple[str | None, dict[str, str]]:
         return self.v2, self.v1
@@ -191,6 +203,20 @@ class Group:
     def freeze(self, frozen: bool) -> bool:
         """Stop or let go every member. False where there is no freezer; it works without any v2 controller."""
         return bool(self.v2) and write(f"{self.v2}/cgroup.freeze", "1" if frozen else "0")
+
+    def frozen(self) -> bool:
+        return "frozen 1" in read(f"{self.v2}/cgroup.events")
+
+    def members(self) -> list[int]:
+        """Host pids, those of its parts included."""
+        folders = [self.v2, *(f"{self.v2}/{name}" for name in self._parts())]
+        return [int(word) for folder in folders for word in read(f"{folder}/cgroup.procs", 1 << 20).split()]
+
+    def _parts(self) -> list[str]:
+        try:
+            return [name for name in os.listdir(self.v2 or "") if name.startswith(PART)]
+        except OSError:
+            return []
 
     def populated(self) -> bool:
         return "populated 1" in read(f"{self.v2}/cgroup.events") if self.v2 else False

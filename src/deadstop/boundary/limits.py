@@ -8,11 +8,12 @@ import os
 import resource
 from dataclasses import dataclass, field
 
-from ..model import Limits
+from ..model import Files, Limits
 from ..results import LimitReport
 from .cgroup import Group, Hierarchies
 
 MIB = 1 << 20
+SCRATCH = 256 * MIB  # of /dev/shm and /run together, where the other private files are kept elsewhere
 # Helpers of ours that live in the same group as the payload: init, and in a sandbox bwrap twice, holder, agent, pid 1.
 HELPERS = {"process": 1, "sandbox": 6}
 
@@ -122,6 +123,19 @@ def _cpus(limits: Limits, enforced: set[str], applied: Applied) -> None:
     applied.affinity = set(usable[: max(1, math.ceil(limits.cpus))])
     weaker = f"no cgroup with a cpu controller: bound to {len(applied.affinity)} of {len(usable)} processors instead"
     applied.report(limits, "cpus", "affinity", weaker)
+
+
+def bound_files(limits: Limits, files: Files, applied: Applied) -> None:
+    """The disk limit of files that outlive the boundary is kept by whoever made them, or by nobody."""
+    applied.private_disk = SCRATCH
+    applied.rlimits = [pair for pair in applied.rlimits if pair[0] != resource.RLIMIT_FSIZE]
+    applied.degraded = [line for line in applied.degraded if not line.startswith("disk")]
+    if files.bounded:
+        applied.report(limits, "disk", "quota")
+    else:
+        assert limits.disk is not None
+        applied.rlimits.append((resource.RLIMIT_FSIZE, limits.disk))
+        applied.report(limits, "disk", "rlimit", "bounds each single file only (RLIMIT_FSIZE), not their sum")
 
 
 def _disk(limits: Limits, level: str, applied: Applied) -> None:

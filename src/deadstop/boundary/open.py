@@ -45,8 +45,10 @@ def _sandbox(place: Place, hierarchies: Hierarchies) -> Boundary:
     program = find_bwrap()
     binds = tuple(Bind(*bind) for bind in place.binds)
     applied = limits.apply(place.limits, "sandbox", hierarchies, user_namespace=os.geteuid() != 0)
+    if place.files and place.limits.disk:
+        limits.bound_files(place.limits, place.files, applied)
     try:
-        return SandboxBoundary(applied, binds=binds, net=place.net, program=program)
+        return SandboxBoundary(applied, binds=binds, net=place.net, program=program, files=place.files)
     except BoundaryUnavailable:
         if applied.group:
             applied.group.remove()  # nothing was in it

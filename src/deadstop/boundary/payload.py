@@ -31,14 +31,18 @@ def request(
     rlimits: list[tuple[int, int]],
     affinity: list[int] | None,
     tty: bool,
+    joins: bool = False,
 ) -> Request:
-    """One command as plain data. `cwd` is a path inside; None means the folder descriptor sent along."""
+    """One command as plain data. `cwd` is a path inside; None means the folder descriptor sent along.
+
+    With `joins` the last descriptor is the list of members of a cgroup that the command is to be in.
+    """
     return {
         "argv": [os.fsencode(word) for word in argv],
         "env": {os.fsencode(key): os.fsencode(value) for key, value in env.items()},
         "cwd": None if cwd is None else os.fsencode(cwd),
         "umask": umask, "nice": nice, "oom_score_adj": oom_score_adj, "rlimits": rlimits, "affinity": affinity,
-        "open_files": open_files, "tty": tty,
+        "open_files": open_files, "tty": tty, "joins": joins,
     }  # fmt: skip
 
 
@@ -76,6 +80,7 @@ def start(
 
 def _steps(command: Request, stdio: list[int], error_fd: int) -> list[tuple[str, Callable[[], object]]]:
     steps: list[tuple[str, Callable[[], object]]] = [
+        ("cgroup", lambda: os.write(stdio[-1], b"0") if command["joins"] else None),
         ("setsid", os.setsid),
         ("signals", reset_signals),
         ("cwd", lambda: os.fchdir(stdio[3]) if command["cwd"] is None else os.chdir(command["cwd"])),
@@ -85,7 +90,7 @@ def _steps(command: Request, stdio: list[int], error_fd: int) -> list[tuple[str,
         ("rlimits", lambda: limit(command)),
     ]
     if command["tty"]:
-        steps.insert(4, ("terminal", lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)))
+        steps.insert(5, ("terminal", lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)))
     return steps
 
 

@@ -64,7 +64,7 @@ class Rooms:
 
 
 def bwrap_arguments(
-    *, rooms: Rooms, binds: Sequence[Bind], net: bool, filter_fds: Sequence[int], uid: int = 1000
+    *, rooms: Rooms, binds: Sequence[Bind], net: bool, filter_fds: Sequence[int], uid: int = 1000, usr: str = "/usr"
 ) -> list[str]:
     """Return bubblewrap's arguments for one sandbox, without the program and without the command.
 
@@ -73,7 +73,7 @@ def bwrap_arguments(
     The command bubblewrap starts has an empty environment; bubblewrap itself needs one too: /proc/1/environ shows it.
     """
     arguments = _namespaces(net, uid)
-    arguments += _system("/")
+    arguments += _system("/", usr)
     arguments += ["--proc", "/proc"]  # for bubblewrap; the payload gets one of its own
     arguments += ["--dev", "/dev", "--bind", rooms.shm, "/dev/shm", "--remount-ro", "/dev"]
     arguments += ["--ro-bind", rooms.etc, "/etc", "--bind", rooms.run, "/run"]
@@ -96,9 +96,9 @@ def _namespaces(net: bool, uid: int) -> list[str]:
     return [*arguments, "--new-session", "--clearenv", "--hostname", "sandbox"]
 
 
-def _system(root: str) -> list[str]:
+def _system(root: str, usr: str) -> list[str]:
     """/usr, and beside it the links or, where /usr was never merged, the folders that `root` has."""
-    arguments = ["--ro-bind", os.path.join(root, "usr"), "/usr"]
+    arguments = ["--ro-bind", usr, "/usr"]
     for name in _SYSTEM_FOLDERS:
         path = os.path.join(root, name)
         if os.path.islink(path):

@@ -26,8 +26,10 @@ import stat
 from typing import NoReturn
 
 from ..errors import BoundaryUnavailable
-from . import etc, payload, seccomp, syscalls
+from ..model import Files
+from . import etc, overlay, payload, seccomp, syscalls
 from .agent import be_agent, become
+from .cgroup import read
 from .init import SetUpFailed
 from .limits import Applied
 from .policy import Bind, Rooms, bwrap_arguments
@@ -51,9 +53,12 @@ class SandboxBoundary(ProcessBoundary):
     level = "sandbox"
     init_name = "deadstop-box"
 
-    def __init__(self, applied: Applied, *, binds: tuple[Bind, ...], net: bool, program: str) -> None:
-        self.binds, self.net, self.program = binds, net, program
-        self.staging = _staging_place(binds)
+    def __init__(
+        self, applied: Applied, *, binds: tuple[Bind, ...], net: bool, program: str, files: Files | None = None
+    ) -> None:
+        self.binds, self.net, self.program, self.files = binds, net, program, files
+        self.shown = (*binds, *(Bind(source, target, True) for source, target in files.binds)) if files else binds
+        self.staging = _staging_place(self.shown)
         self.filters = _filters()
         self.inside_host_uid, self._uid_lock = _reserve_uid() if os.geteuid() == 0 else (os.geteuid(), -1)
         self.disk_fd = -1
@@ -79,7 +84,7 @@ class SandboxBoundary(ProcessBoundary):
 
     def disk_full(self) -> bool:
         """Whether the private files have reached their limit."""
-        if self.disk_fd < 0:
+        if self.disk_fd < 0 or self.files:
             return False
         space = os.fstatvfs(self.disk_fd)
         return space.f_bavail == 0 or space.f_favail == 0
@@ -90,6 +95,11 @@ class SandboxBoundary(ProcessBoundary):
             if fd >= 0:
                 os.close(fd)
         self.disk_fd = self._uid_lock = -1
+
+    def exchange_files(self, root: str, lowers: tuple[str, ...], upper: str, work: str, view: str) -> None:
+        """Put another overlay in the place of its files, in a process of one thread. Only while nothing runs inside."""
+        holder = next(pid for pid in self._helpers if read(f"/proc/{pid}/comm").strip() == os.path.basename(HOLDER))
+        overlay.swap(holder, overlay.OverlayMount(root, lowers, upper, work), view)
 
     # -- in init -----------------------------------------------------------------------------------------------------
 
@@ -127,7 +137,7 @@ class SandboxBoundary(ProcessBoundary):
     def _stage(self) -> tuple[list[str], list[Bind]]:
         """One sized tmpfs with the private folders and, as root, the bound folders as the inside user sees them."""
         remarks: list[str] = []
-        mounts = [self._mapped(bind, remarks) for bind in self.binds] if self.uid == 0 else []
+        mounts = [self._mapped(bind, remarks) for bind in self.shown] if self.uid == 0 else []
         size = self.applied.private_disk or (1 << 30)
         options = f"size={size},nr_inodes={max(1024, size // 8192)},mode=711"
         syscalls.mount("deadstop", self.staging, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
@@ -139,10 +149,22 @@ class SandboxBoundary(ProcessBoundary):
                 os.chown(f"{self.staging}/{name}", self.inside_host_uid, group)
         etc.build(f"{self.staging}/etc", INSIDE_UID, self.net)
         if self.uid != 0:
-            return remarks, list(self.binds)
+            return remarks, [*self.shown, *self._mount_files()]
         return remarks, [
-            self._attach(number, *pair) for number, pair in enumerate(zip(self.binds, mounts, strict=True))
+            *(self._attach(number, *pair) for number, pair in enumerate(zip(self.shown, mounts, strict=True))),
+            *self._mount_files(),
         ]
+
+    def _mount_files(self) -> list[Bind]:
+        """Overlays that the kept files need: the layer itself, and what lies above /usr."""
+        if self.files and self.files.system:
+            os.mkdir(f"{self.staging}/usr")
+            overlay.system_overlay(f"{self.staging}/usr", self.files.system)
+        if self.files is None or self.files.overlay is None:
+            return []
+        os.mkdir(f"{self.staging}/layer")
+        overlay.mount_overlay(overlay.OverlayMount(*self.files.overlay), f"{self.staging}/layer")
+        return [Bind(f"{self.staging}/layer/{name}", target, True) for name, target in overlay.TARGETS.items()]
 
     def _mapped(self, bind: Bind, remarks: list[str]) -> int:
         mount = syscalls.clone_mount(bind.source)
@@ -195,7 +217,10 @@ class SandboxBoundary(ProcessBoundary):
             payload.reset_signals()
             programs = [_memory_file(program) for program in self.filters]
             rooms = Rooms(*(f"{self.staging}/{name}" for name in ("home", "tmp", "shm", "run", "etc")))
-            arguments = bwrap_arguments(rooms=rooms, binds=binds, net=self.net, filter_fds=programs, uid=INSIDE_UID)
+            usr = f"{self.staging}/usr" if self.files and self.files.system else "/usr"
+            arguments = bwrap_arguments(
+                rooms=rooms, binds=binds, net=self.net, filter_fds=programs, uid=INSIDE_UID, usr=usr
+            )
             listed = _memory_file(b"\0".join(os.fsencode(word) for word in arguments) + b"\0")
             for target, fd in enumerate(stdio):
                 os.dup2(fd, target, inheritable=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A timer descriptor that one process arms and another watches (timerfd on CLOCK_MONOTONIC)."""
+"""A timer descriptor, which one process can arm and another watch (timerfd)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _settime = _libc.timerfd_settime
 _settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
-def create() -> int:
-    fd: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+def create(which: int = time.CLOCK_MONOTONIC) -> int:
+    fd: int = _libc.timerfd_create(which, os.O_NONBLOCK | os.O_CLOEXEC)
     if fd < 0:
         raise OSError(ctypes.get_errno(), "timerfd_create")
     return fd
@@ -32,7 +32,7 @@ class Timer:
         self._address = ctypes.addressof(self._cells)
 
     def arm(self, when: float) -> None:
-        """Fire once, at this point on CLOCK_MONOTONIC; at once if it is over. Replaces what was armed before."""
+        """Fire once, at this point on the timer's clock; at once if it is over. Replaces what was armed before."""
         cells = self._cells
         seconds = int(when)
         cells[2], cells[3] = seconds, int((when - seconds) * 1e9) or 1

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-import signal
 from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -21,9 +19,11 @@ from .. import clock
 from ..boundary import payload
 from ..model import Command
 from ..results import FiredLimit, Status, ToolResult
+from . import verdict
 from .collector import Report
 from .loop import Loop, Timer
 from .output import Pump, Sink, Source
+from .part import Ending, Part, join_descriptor
 from .report import Record, build
 from .witness import Witness
 
@@ -57,6 +57,10 @@ class Call:
         self.record = Record(command, started=clock.monotonic(), started_at=clock.now_iso(), gap_before=loop.gap_s)
         self.last_output = self.record.started
         self.handed_over = False
+        # What it ends by: the whole boundary, unless it has a part of its own in one that lives on.
+        self.part = Part(loop, room, number, command.call_id) if command.own_part else None
+        self.ending: Ending = self.part or room
+        self.memory_kills = room.memory_kills() if self.part else 0
         self.leader = 0
         self.leader_fd = -1
         self.witness = Witness(self)
@@ -70,6 +74,7 @@ class Call:
         self.preparing: Timer | None = None
         self.pumps = [Pump(loop, source, command.tail, sink, self._output) for source in sources]
         room.listeners[number] = self._message
+        room.calls.add(self)
         if room.ready:
             self._begin()
         self._arm()
@@ -82,10 +87,13 @@ class Call:
         command, applied = self.command, self.room.boundary.applied
         request = payload.request(
             list(command.argv), command.env, cwd=command.cwd, umask=command.umask, nice=command.nice,
-            oom_score_adj=command.oom_score_adj, open_files=command.open_files, rlimits=applied.rlimits,
+            oom_score_adj=command.oom_score_adj, open_files=command.open_files,
+            rlimits=[*applied.rlimits, *command.rlimits],
             affinity=sorted(applied.affinity) if applied.affinity else None, tty=command.tty is not None,
+            joins=bool(self.part and self.part.group),
         )  # fmt: skip
         try:
+            self.stdio += join_descriptor(self.part)
             self.room.boundary.run(self.number, request, self.stdio)
             self.handed_over = True  # init takes orders one after another: a SIGTERM sent now finds it started
         except OSError as problem:
@@ -115,7 +123,9 @@ class Call:
         if not fds:
             return
         self.leader_fd = fds[0]
-        self.leader = pid_of(self.leader_fd)
+        self.leader = verdict.pid_of(self.leader_fd)
+        if self.part:
+            self.part.leader, self.part.born = self.leader, True
         self.record.spawned = clock.monotonic()
         self.loop.watch(self.leader_fd, self._leader_gone)
         due = min(self._time_limits(), default=None)
@@ -127,6 +137,8 @@ class Call:
     def _not_started(self, number: int, step: str) -> None:
         """Nothing ran. Only a program that is missing or cannot be run is the command's own fault (126, 127)."""
         self.record.start_failed = (number, step)
+        if self.part:
+            self.part.born = True
         own_fault = step == "exec" and number != errno.E2BIG
         status, reason = (Status.ERROR, None) if own_fault else (Status.REFUSED, "policy")
         if self.owns_room:
@@ -143,7 +155,7 @@ class Call:
         times = [self.phase_due]
         if not self.record.status:
             times += [due if self.evidence_due == due else self._lead(due) for due in self._time_limits()]
-            times.append(clock.monotonic() + TICK_S if self.room.watches_resources else None)
+            times.append(clock.monotonic() + TICK_S if self._watches_resources else None)
         pending = [when for when in times if when is not None]
         if pending and not self.finished:
             self.timer = self.loop.at(min(pending), self._on_time)
@@ -152,6 +164,11 @@ class Call:
         idle = self.command.idle_timeout
         limits = [self.command.deadline, self.last_output + idle if idle else None]
         return [when for when in limits if when is not None]
+
+    @property
+    def _watches_resources(self) -> bool:
+        """A full disk or a memory limit ends a boundary of one's own at once. In a shared one it is everybody's."""
+        return self.part is None and self.room.watches_resources
 
     def _lead(self, due: float) -> float:
         """When evidence for this limit begins: earlier, but never so early that a short call is mostly evidence."""
@@ -172,7 +189,7 @@ class Call:
         self._arm()
 
     def _check_limits(self, now: float) -> None:
-        if exceeded := self.room.resource_exceeded():
+        if self._watches_resources and (exceeded := self.room.resource_exceeded()):
             self.stop(Status.RESOURCE_LIMIT, limit=FiredLimit(exceeded, None, "given"), grace=0)
             return
         due = min(self._time_limits(), default=None)
@@ -225,7 +242,7 @@ class Call:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def decide(self, status: Status, *, reason: str | None = None, limit: FiredLimit | None = None) -> bool:
+    def decide(self, status: Status, reason: str | None = None, limit: FiredLimit | None = None) -> bool:
         """Give the call its one status; False if it has one."""
         if self.record.status:
             return False
@@ -250,6 +267,22 @@ class Call:
         else:
             self._after_evidence()
 
+    def overtaken(self, limit: FiredLimit) -> None:
+        """The life of the whole boundary is over, and with it this call: the kill is the boundary's."""
+        if self.decide(Status.TIMEOUT, limit=limit):
+            self.record.deadline = self.record.decided
+            self.phase, self.phase_due = Phase.KILLING, None
+            self.witness.stop()
+
+    def signal(self, number: int) -> None:
+        if self.part and self.leader_fd >= 0:
+            self.part.signal_leader(self.leader_fd, number)
+
+    def expects_end(self) -> None:
+        """The life of the whole boundary ends in a moment: read what this is doing, while it is."""
+        if not self.record.status and self.leader:
+            self.witness.read(lambda: None)
+
     def hurry(self) -> None:
         """Skip what is left of evidence and grace (a second interrupt, or our own parent is ending us)."""
         if self.phase in (Phase.EVIDENCE, Phase.GRACE):
@@ -267,7 +300,7 @@ class Call:
         self.witness.stop()
         if self.grace and self.handed_over and self.record.leader_status is None:
             self._count()
-            self.room.terminate()
+            self.ending.terminate()
             self.record.methods.append("SIGTERM")
             self._enter(Phase.GRACE, self.grace)
         else:
@@ -281,11 +314,11 @@ class Call:
         self.phase, self.phase_due = Phase.KILLING, None
         self.witness.stop()
         self.record.killed_at = clock.monotonic()
-        self.room.kill(self._finish)
+        self.ending.kill(self._finish)
 
     def _count(self) -> int:
         """How many there are now, counted only as far as it delays nothing."""
-        members = self.room.boundary.count(limit=64)
+        members = self.ending.count(limit=64)
         self.record.processes = max(self.record.processes, members)
         return members
 
@@ -294,7 +327,7 @@ class Call:
         self.record.leader_status, self.record.leader_ended = status, when
         self._release_leader()
         overran = self.command.deadline is not None and when > self.command.deadline
-        if self.phase is Phase.GRACE and not self.room.boundary.members(limit=1):
+        if self.phase is Phase.GRACE and not self.ending.members(limit=1):
             self._kill()
         elif self.record.status is None and overran:
             self.record.deadline = self.command.deadline
@@ -311,17 +344,11 @@ class Call:
                     pass  # what is still in the pipe counts; exceeding the limit decides in `_output`
             if self.record.status is not None:
                 return
-        number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        exceeded = self.room.resource_exceeded()
-        bounded = any(which == resource.RLIMIT_FSIZE for which, _ in self.room.boundary.applied.rlimits)
-        if number == signal.SIGXFSZ and bounded:
-            exceeded = "disk"
-        if exceeded and status != 0:
-            self.decide(Status.RESOURCE_LIMIT, limit=FiredLimit(exceeded, None, "given"))
-        else:
-            self.decide(Status.SIGNALED if number else Status.COMPLETED)
+        self.decide(*verdict.of_completed(self, status))
         self.witness.stop()
         if not self.owns_room:
+            if self.part:
+                self.record.leave_behind(self.part.members(limit=512))
             self._finish()
             return
         self.record.leave_behind(self.room.boundary.members(limit=512))
@@ -341,15 +368,9 @@ class Call:
 
     def _boundary_lost(self) -> None:
         """The boundary ended and this call did not ask for it: killed for another call, or its holder died."""
-        if self.room.kill_at is not None:
-            self.decide(Status.CANCELLED, reason="shutdown")
-        elif self.room.failed:
-            self.record.setup_failed = self.room.failed
-            self.decide(Status.REFUSED, reason="policy")
-        elif self.room.boundary.applied.group and self.room.boundary.applied.group.out_of_memory_kills():
-            self.decide(Status.RESOURCE_LIMIT, limit=FiredLimit("memory", None, "given"))
-        else:
-            self.decide(Status.CRASHED)
+        if self.part and self.room.gone:
+            self.part.boundary_gone(self.room.gone)  # finishes it if it was being killed
+        self.decide(*verdict.of_lost(self))
         self._finish()
 
     def _release_leader(self) -> None:
@@ -380,15 +401,9 @@ class Call:
         self._release_leader()
         self._close_stdio()
         self.room.listeners.pop(self.number, None)
+        self.room.calls.discard(self)
+        if self.part:
+            self.part.close()
         for pump in self.pumps:
             pump.drain()
         self.done(build(self))
-
-
-def pid_of(pidfd: int) -> int:
-    """Host pid behind a pidfd; 0 when the process is gone."""
-    with open(f"/proc/self/fdinfo/{pidfd}") as file:
-        for line in file:
-            if line.startswith("Pid:"):
-                return max(0, int(line.split()[1]))
-    return 0

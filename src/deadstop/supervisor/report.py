@@ -99,7 +99,8 @@ def build(call: Call) -> ToolResult:
     record, command, room = call.record, call.command, call.room
     boundary = room.boundary
     status = record.status or Status.UNKNOWN
-    ended = record.leader_ended if status in (Status.COMPLETED, Status.SIGNALED) else room.gone_at
+    gone_at = call.ending.gone_at if call.ending.gone_at is not None else room.gone_at
+    ended = record.leader_ended if status in (Status.COMPLETED, Status.SIGNALED) else gone_at
     outputs = {pump.name: pump.tail.output() for pump in call.pumps}
     evidence = _evidence(call)
     exit_code, number = _exit(record)
@@ -166,31 +167,26 @@ def _too_large(command: Command) -> str:
 
 def _receipt(call: Call) -> Receipt | None:
     """Null where nothing had to be killed."""
-    record, room = call.record, call.room
-    by_itself = record.status in (Status.COMPLETED, Status.SIGNALED) and not record.leftover
-    if (
-        by_itself
-        or room.gone is None
-        or room.gone_at is None
-        or record.status
-        in (
-            Status.ERROR,
-            Status.REFUSED,
-        )
-    ):
+    record, room, ending = call.record, call.room, call.ending
+    by_itself = record.status in (Status.COMPLETED, Status.SIGNALED) and (call.part or not record.leftover)
+    if by_itself or record.status in (Status.ERROR, Status.REFUSED):
         return None
-    kill_at = room.kill_at if room.kill_at is not None else room.gone_at
-    late = None if record.deadline is None else (room.gone_at - record.deadline) * 1000
+    if ending.gone is None and room.gone is not None:
+        ending = room  # it went with the whole
+    if ending.gone is None or ending.gone_at is None:
+        return None
+    kill_at = ending.kill_at if ending.kill_at is not None else ending.gone_at
+    late = None if record.deadline is None else (ending.gone_at - record.deadline) * 1000
     return Receipt(
         boundary=room.boundary.level,
-        method=(*record.methods, *room.boundary.methods),
-        proof=room.gone.proof,
-        survivors=room.gone.survivors,
+        method=(*record.methods, *ending.methods),
+        proof=ending.gone.proof,
+        survivors=ending.gone.survivors,
         processes=record.processes,
-        kill_ms=round((room.gone_at - kill_at) * 1000, 2),
+        kill_ms=round((ending.gone_at - kill_at) * 1000, 2),
         deadline_to_dead_ms=None if late is None else round(late, 2),
         escalated=record.escalated,
-        unkillable=room.unkillable,
+        unkillable=ending.unkillable,
     )
 
 
@@ -280,6 +276,8 @@ def _environment(call: Call) -> str:
     record, boundary = call.record, call.room.boundary
     if record.status in (Status.ERROR, Status.REFUSED):
         return "nothing was started"
+    if not call.room.ended and call.part:
+        return _in_sandbox_that_lives(call)
     if not call.room.ended:
         return "the boundary lives on"
     if call.room.gone and call.room.gone.proof == "none":
@@ -291,3 +289,13 @@ def _environment(call: Call) -> str:
     if record.status in (Status.COMPLETED, Status.SIGNALED):
         return "nothing is left running; files it wrote remain"
     return "the process tree was destroyed; files it wrote remain"
+
+
+def _in_sandbox_that_lives(call: Call) -> str:
+    gone = call.part.gone if call.part else None
+    if gone and gone.proof == "none":
+        return "the kill could not be shown to be complete: see unkillable"
+    if gone:
+        return "the command's own processes were killed; the sandbox lives on, with the files it wrote"
+    left = ", ".join(call.record.leftover)
+    return f"the sandbox lives on, and in it {left}" if left else "the sandbox lives on"

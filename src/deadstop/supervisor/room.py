@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A boundary in use: hands its messages to the calls in it and watches its end. **This is where a kill happens.**
 
-`Room.kill` is the only place that ends a boundary. It sends the kill, waits (without blocking) for the descriptor
-that proves the end, and gives up honestly after PROOF_S: then the receipt says `unkillable` or proof `none`, never
-zero.
+`Room.kill` is the only place that ends a boundary (`Part.kill` ends one command in a boundary that lives on). It sends
+the kill, waits (without blocking) for the descriptor that proves the end, and gives up honestly after PROOF_S: then
+the receipt says `unkillable` or proof `none`, never zero.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from .. import clock
 from ..boundary import reaper
 from ..boundary.base import Boundary, Gone
-from ..boundary.cgroup import read
+from ..boundary.cgroup import Group
 from ..boundary.sandbox import SandboxBoundary
 from ..boundary.subreaper import SubreaperBoundary
-from ..results import Unkillable
+from ..results import FiredLimit, Unkillable
 from .loop import Loop, Timer
+from .stuck import stuck
+
+if TYPE_CHECKING:
+    from .call import Call
 
 PROOF_S = 5.0  # how long a kill may take before we say that it could not be shown
 RELEASE_EVERY_S, RELEASE_TRIES = 0.002, 250
@@ -43,6 +48,12 @@ class Room:
         self.unkillable: tuple[Unkillable, ...] = ()
         self.remarks: list[str] = []
         self._memory_kills = 0
+        self.counts = False  # whether a kill is to count what it ends: calls of their own do that themselves
+        self.calls: set[Call] = set()  # those that are running
+        self.left_groups: list[Group] = []  # of commands that are over, with background processes in them
+        self.processes = 0  # of the payload, as counted at the kill
+        self.end_reason = ""  # why it was killed, by whoever asked first
+        self.end_limit: FiredLimit | None = None  # the limit that ended it, if one did
         self.exited = False  # the boundary's first process was collected
         self.released = False  # nothing of the boundary is left on this host, or it was given up on
         self._bound: Timer | None = None
@@ -57,6 +68,16 @@ class Room:
     @property
     def ended(self) -> bool:
         return self.gone is not None
+
+    @property
+    def methods(self) -> list[str]:
+        return self.boundary.methods
+
+    def members(self, limit: int = 100_000) -> list[int]:
+        return self.boundary.members(limit)
+
+    def count(self, limit: int) -> int:
+        return self.boundary.count(limit)
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -93,13 +114,15 @@ class Room:
         self.terminating = True
         self.boundary.terminate()
 
-    def kill(self, when_gone: Callable[[], None]) -> None:
+    def kill(self, when_gone: Callable[[], None], reason: str = "killed") -> None:
         """End everything inside; `when_gone` is called once, when that is shown or given up on."""
         if self.ended:
             when_gone()
             return
         self.waiting.append(when_gone)
         if self.kill_at is None:
+            self.end_reason = reason
+            self.processes = self.boundary.count(limit=512) if self.counts else 0
             self.kill_at = clock.monotonic()
             self.boundary.kill()
             fallback = isinstance(self.boundary, SubreaperBoundary)
@@ -110,7 +133,7 @@ class Room:
             self.boundary.kill_reaper()
             self._bound = self.loop.at(clock.monotonic() + PROOF_S, self._overdue)
             return
-        self.unkillable = tuple(_stuck(self.boundary.members(limit=1000)))
+        self.unkillable = tuple(stuck(self.boundary.members(limit=1000)))
         self._settle(Gone("none", None))
 
     def _exited(self) -> None:
@@ -147,7 +170,7 @@ class Room:
             self.loop.at(clock.monotonic() + SWEEP_EVERY_S, lambda: self._sweep_orphans(end))
         else:
             left = [pid for pid in reaper.children_of(os.getpid()) if pid not in known]
-            self.unkillable = tuple(_stuck(left))
+            self.unkillable = tuple(stuck(left))
             self._settle(Gone("none", len(left)))
 
     def _settle(self, gone: Gone) -> None:
@@ -167,6 +190,10 @@ class Room:
         boundary.close()
         self.loop.later(partial(self._release, boundary, RELEASE_TRIES))
 
+    def forget_left_groups(self) -> None:
+        """Those whose background processes have ended meanwhile."""
+        self.left_groups = [group for group in self.left_groups if not group.remove()]
+
     def _release(self, boundary: Boundary, tries: int) -> None:
         self.released = boundary.release()
         if not self.released and tries:
@@ -176,6 +203,11 @@ class Room:
             self.released = True
 
     # -- what a limit says -------------------------------------------------------------------------------------------
+
+    def memory_kills(self) -> int:
+        """How many inside were killed for memory, so far."""
+        group = self.boundary.group
+        return group.out_of_memory_kills() if not self.ended and group and "memory" in group.enforced else 0
 
     def resource_exceeded(self) -> str | None:
         """The ceiling that was hit: memory (a member was killed for it) or disk (the private files are full)."""
@@ -192,12 +224,3 @@ class Room:
     def watches_resources(self) -> bool:
         group = self.boundary.group
         return bool(group and "memory" in group.enforced) or isinstance(self.boundary, SandboxBoundary)
-
-
-def _stuck(pids: list[int]) -> list[Unkillable]:
-    """Those that a SIGKILL did not end, with what they wait in."""
-    found = []
-    for pid in pids:
-        command = read(f"/proc/{pid}/comm").strip()
-        found.append(Unkillable(pid, command, read(f"/proc/{pid}/wchan").strip("0 \n") or None))
-    return found

@@ -17,11 +17,15 @@ from typing import Any, NoReturn
 
 from .. import clock, wire
 from ..boundary.process import ProcessBoundary
+from ..contract import receipt_to_dict
 from ..errors import BoundaryUnavailable, DeadstopError
 from ..model import command_from_dict, place_from_dict
 from ..results import Receipt, Status, ToolResult
 from .call import Call
 from .engine import Engine
+from .exchange import exchange_files
+from .freezer import Freezer
+from .life import Life, Lives
 from .nursery import Interpreter, Nursery
 from .pool import Pool
 from .room import Room
@@ -39,6 +43,8 @@ class Peer:
         self.call: Call | None = None
         self.room: Room | None = None
         self.pool: Pool | None = None
+        self.life: Life | None = None
+        self.freezer: Freezer | None = None
         self.closing = False
         self._pending = bytearray()
         self._parser = wire.Parser()
@@ -68,8 +74,7 @@ class Peer:
                 given = self._take_fds(document)
                 self.start(self.server.open(document["place"]), document, given, owns_room=True)
             elif kind == wire.OPEN:
-                self.room = self.server.open(json.loads(body)["place"])
-                self.room.listeners[0] = self._room_message
+                self._open(json.loads(body))
             elif kind == wire.EXEC:
                 document = json.loads(body)
                 given = self._take_fds(document, extra=1)
@@ -82,10 +87,12 @@ class Peer:
                 self.call.stop(Status.CANCELLED, reason=body.decode() or "caller")
             elif kind == wire.HURRY and self.call:
                 self.call.hurry()
+            elif kind == wire.SIGNAL and self.call:
+                self.call.signal(int(body))
             elif kind == wire.PING:
                 self.send(wire.frame(wire.PONG))
-            elif kind == wire.KILL and self.room:
-                self.room.kill(self._room_gone)
+            elif self.room:
+                self._room_order(self.room, kind, body)
         except DeadstopError as problem:
             self.send(wire.json_frame(wire.FAILED, {"type": type(problem).__name__, "args": list(problem.args)}))
         except Exception as problem:  # one bad call must not end the others
@@ -94,6 +101,36 @@ class Peer:
         finally:
             for fd in given:
                 os.close(fd)
+
+    def _open(self, document: dict[str, Any]) -> None:
+        self.room = self.server.open(document["place"])
+        self.room.listeners[0] = self._room_message
+        self.room.counts = True
+        self.freezer = Freezer(self.loop, self.room)
+        if life := document.get("life"):
+            self.life = Life(self.server.lives, self.room, life["expires_at"], life["ttl"], life["idle"])
+
+    def _room_order(self, room: Room, kind: bytes, body: bytes) -> None:
+        if kind == wire.KILL:
+            room.kill(self._room_gone, body.decode() or "killed")
+        elif kind == wire.TOUCH and self.life:
+            self.life.touch()
+        elif kind == wire.EXTEND:
+            asked = json.loads(body)
+            if self.life is None:  # it was made to be taken by somebody, and now somebody has
+                self.life = Life(self.server.lives, room, asked["expires_at"], asked["ttl"], asked["idle"])
+                done = True
+            else:
+                done = self.life.extend(asked["expires_at"], asked["ttl"])
+            self.send(wire.json_frame(wire.LIFE, {"expires_at": self.life.expires_at, "done": done}))
+        elif kind == wire.SWAP:
+            exchange_files(self.loop, room, json.loads(body), lambda text: self.send(wire.frame(wire.SWAPPED, text)))
+        elif kind == wire.FREEZE and self.freezer:
+            if body == b"1":
+                self.freezer.freeze(lambda frozen: self.send(wire.frame(wire.FROZEN, b"1" if frozen else b"0")))
+            else:
+                self.freezer.thaw()
+                self.send(wire.frame(wire.FROZEN, b"0"))
 
     def _take_fds(self, document: dict[str, Any], extra: int = 0) -> list[int]:
         count = document["has_cwd"] + document["has_stdin"] + extra
@@ -124,7 +161,7 @@ class Peer:
         if self.call and not self.call.finished:
             self.call.stop(Status.CANCELLED, reason="owner_gone", grace=0, wait=False)
         elif self.room and not self.room.ended:
-            self.room.kill(self.close)
+            self.room.kill(self.close, "owner_gone")
         elif self.pool:
             self.pool.close()
             self.close()
@@ -154,12 +191,10 @@ class Peer:
         kill_at = room.kill_at if room.kill_at is not None else room.gone_at
         receipt = Receipt(
             boundary=room.boundary.level, method=tuple(room.boundary.methods), proof=room.gone.proof,
-            survivors=room.gone.survivors, kill_ms=round((room.gone_at - kill_at) * 1000, 2),
-            unkillable=room.unkillable,
+            survivors=room.gone.survivors, processes=room.processes, kill_ms=round((room.gone_at - kill_at) * 1000, 2),
+            deadline_to_dead_ms=self.life.late_ms() if self.life else None, unkillable=room.unkillable,
         )  # fmt: skip
-        from ..contract import receipt_to_dict
-
-        self.send(wire.json_frame(wire.GONE, receipt_to_dict(receipt)))
+        self.send(wire.json_frame(wire.GONE, {**receipt_to_dict(receipt), "reason": _end_reason(room)}))
 
     def send(self, data: bytes, fds: list[int] | None = None) -> None:
         """Queue a frame. With descriptors it goes out at once or, to a caller that reads nothing, not at all."""
@@ -207,6 +242,14 @@ class Peer:
         self.server.peers.discard(self)
 
 
+def _end_reason(room: Room) -> str:
+    """Why it ended: asked for, or else killed for memory, or by itself, which nothing of ours does."""
+    if room.end_reason:
+        return room.end_reason
+    group = room.boundary.applied.group
+    return "resource" if group and group.out_of_memory_kills() else "failed"
+
+
 def _complain(problem: Exception) -> None:
     """A defect of ours in one call's handling: it is shown, and the other calls go on."""
     sys.stderr.write("deadstop: internal error\n" + "".join(traceback.format_exception(problem)))
@@ -225,6 +268,7 @@ class Server:
         self.engine.protect()
         self.engine.loop.on_error = _complain
         self.control = control
+        self.lives = Lives(self.engine.loop)
         self.peers: set[Peer] = set()
         self.rooms: list[Room] = []
         self.nurseries: dict[Interpreter, Nursery] = {}

@@ -89,7 +89,13 @@ class Witness:
         return View(
             root=room.boundary.pid, leader=call.leader, ours=room.boundary.helpers(),
             tail=b"".join(pump.tail.last(2000) for pump in tails), stdin=call.command.stdin,
-            cgroup=room.boundary.group.files() if room.boundary.group else {},
+            cgroup=self._counters(),
             out_rate=call.record.rate(now), elapsed=now - call.record.started,
             stacks=room.boundary.level == "process",  # never of what may be hostile: it is read with our rights
         )  # fmt: skip
+
+    def _counters(self) -> dict[str, str]:
+        """The boundary's; the list of processes is the command's own, if it has a part of its own."""
+        group, part = self.call.room.boundary.group, self.call.part
+        files = group.files() if group else {}
+        return {**files, "procs": f"{part.group.v2}/cgroup.procs"} if part and part.group else files

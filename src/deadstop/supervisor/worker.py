@@ -27,12 +27,12 @@ from ..boundary.reaper import signal_tree
 from ..packing import GONE, TOLD, Port
 from ..results import FiredLimit, Status, ToolResult
 from ..slots import Slot
-from .call import pid_of
 from .loop import Timer
 from .output import DRAIN_BYTES, Pump
 from .report import leftover_names
 from .room import Room
 from .sight import DIAGNOSE_S, Sight
+from .verdict import pid_of
 from .worker_result import result_of
 
 if TYPE_CHECKING:

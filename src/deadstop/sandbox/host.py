@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All sandboxes of one server: makes them, finds them, ends them, and remembers every one that there was.
+
+A record with its deadline is on disk before anything is made. If this process dies its supervisor ends, and with it
+every sandbox; `start` then closes what is open in the records, and looks that it is true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ..errors import DeadstopError, NotAllowed, NotFound
+from . import admission
+from .events import Events
+from .execs import Exec
+from .forks import Forks
+from .keys import Keys, fingerprint
+from .layers import Store, open_store
+from .making import make
+from .outputs import Outputs
+from .records import Record, Registry, boot_id, boottime, start_time
+from .sandbox import Sandbox
+from .settings import Settings
+from .snapshots import Snapshots
+from .states import End
+from .templates import Templates
+from .warm import Warm
+from .wishes import Hooks, Wish
+
+Log = Callable[..., None]
+SWEEP_S = 5.0
+TIDY_EVERY_S = 30.0
+
+
+def _silent(event: str, **facts: Any) -> None:
+    pass
+
+
+class Host:
+    """Made by `await Host.start(settings)`; everything on one event loop."""
+
+    store: Store
+    snapshots: Snapshots
+    templates: Templates
+
+    def __init__(self, settings: Settings, log: Log = _silent) -> None:
+        self.settings, self.log = settings, log
+        self.loop = asyncio.get_running_loop()
+        self.events = Events()
+        self.closing = False
+        self.by_id: dict[str, Sandbox] = {}
+        self.on_exec_end: Callable[[Sandbox, Exec], None] = lambda sandbox, ended: None
+        self.on_end: Callable[[Sandbox], None] = lambda sandbox: None
+        self.on_create: Callable[[Sandbox, float], None] = lambda sandbox, seconds: None
+        self._keys = Keys()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        os.makedirs(settings.state, mode=0o700, exist_ok=True)
+        self._lock = _only_server(settings.state)
+        self.registry = Registry(settings.path("sandboxes"))
+        self.outputs = Outputs(settings.path("outputs"))
+        self.forks = Forks(self)
+        self.warm = Warm(self)
+
+    @classmethod
+    async def start(cls, settings: Settings, log: Log = _silent) -> Host:
+        """Open the state folder, close what a predecessor left open. Raises NotAllowed if another server has it."""
+        host = cls(settings, log)
+        host.registry.load()
+        for problem in host.registry.unreadable:
+            log("record_unreadable", problem=problem)
+        await host._sweep()
+        host.store = await open_store(settings.path("files"), size=settings.image_size, kind=settings.layers)
+        host.snapshots = Snapshots(host, settings.path("snapshots"))
+        host.templates = Templates(host.store, settings.path("templates"))
+        await host.store.sweep(host.snapshots.images() | host.templates.image_ids())
+        for record in host.registry.records.values():
+            host.by_id[record.id] = Sandbox(host, record, wish_of(record.wish))
+            host.by_id[record.id].gone.set()
+        host._tidy()
+        host.warm.fill()
+        return host
+
+    async def _sweep(self) -> None:
+        """Every open record gets its end. What it speaks of ended with the predecessor; see that it did."""
+        for record in self.registry.records.values():
+            if record.live:
+                proof = await asyncio.to_thread(_end_leftover, record)
+                receipt = {"boundary": "sandbox", "method": ["lifeline"], "proof": proof, "survivors": None}
+                expired = record.expires_at()
+                late = record.boot_id == boot_id() and record.expires_boot <= boottime()
+                detail = "its server ended" + (", after the end of its life" if late else "")
+                record.finish(End.HOST_LOST, detail, {**receipt, "unkillable": []})
+                assert record.end is not None
+                record.end["expires_at"] = expired
+                self.save(record)
+
+    # -- finding -----------------------------------------------------------------------------------------------------
+
+    def sandboxes(self, state: str = "present", metadata: dict[str, str] | None = None) -> list[Sandbox]:
+        """Oldest first. `present`: those that live, and those that ended without being asked to; live, ended, all."""
+        chosen = [each for each in self.by_id.values() if _is_in(each.record, state)]
+        wanted = (metadata or {}).items()
+        chosen = [each for each in chosen if all(each.record.metadata.get(key) == value for key, value in wanted)]
+        return sorted(chosen, key=lambda each: each.record.created_at)
+
+    def find(self, reference: str) -> Sandbox:
+        """By id or name, the newest of a name; one that was resumed is found under its old id. Raises NotFound."""
+        found = self.by_id.get(reference)
+        if found is None:
+            named = [each for each in self.by_id.values() if each.record.name == reference]
+            named.sort(key=lambda each: (each.record.live, each.record.created_at))
+            if not named:
+                raise NotFound("sandbox", reference)
+            found = named[-1]
+        while found.record.resumed_as and (later := self.by_id.get(found.record.resumed_as)):
+            found = later
+        return found
+
+    def live(self) -> list[Sandbox]:
+        return [each for each in self.by_id.values() if each.record.live]
+
+    # -- making ------------------------------------------------------------------------------------------------------
+
+    async def create(self, wish: Wish, key: str | None = None) -> Sandbox:
+        """A new sandbox, running. Raises CapacityError before anything is made, BoundaryUnavailable, NotFound."""
+        document = wish_document(wish)
+        if key is not None:
+            for each in self.by_id.values():  # also of before a restart
+                if each.record.key == f"{key} {fingerprint(document)}":
+                    return each
+        return await self._keys.once(key, document, lambda: self._create(wish, key))
+
+    async def _create(self, wish: Wish, key: str | None) -> Sandbox:
+        self.check_open()
+        began = time.monotonic()
+        wish = self._settled(wish)
+        admission.admit(self.settings, wish, len(self.live()), 1, self.memory_promised())
+        taken = None if wish.from_snapshot else await self.warm.take(wish)
+        sandbox = self.register(wish, key=key)
+        await make(sandbox, taken)
+        self.on_create(sandbox, time.monotonic() - began)
+        return sandbox
+
+    def check_open(self) -> None:
+        if self.closing:
+            raise NotAllowed("the server is shutting down")
+
+    def _settled(self, wish: Wish) -> Wish:
+        """As this server gives it. Raises NotFound for a template or snapshot that is not there."""
+        if wish.from_snapshot:
+            self.snapshots.get(wish.from_snapshot)
+        else:
+            self.templates.resolve(wish.template)
+        if wish.name and any(each.record.name == wish.name for each in self.live()):
+            raise NotAllowed(f"a sandbox named {wish.name} is there already")
+        return dataclasses.replace(wish, ttl_s=min(wish.ttl_s, self.settings.max_ttl_s))
+
+    def register(
+        self, wish: Wish, *, key: str | None = None, expires_boot: float | None = None, **facts: Any
+    ) -> Sandbox:
+        """Its record, with its deadline, on disk. From here on it is known, whatever happens."""
+        now, document = boottime(), wish_document(wish)
+        end = now + wish.ttl_s if expires_boot is None else expires_boot
+        record = Record(
+            id=f"sbx_{os.urandom(10).hex()}", wish=document, template=wish.template, created_at=time.time(),
+            created_boot=now, expires_boot=end, boot_id=boot_id(), ttl_s=end - now, name=wish.name,
+            metadata=dict(wish.metadata), persistent=wish.persistent, on_expiry=wish.on_expiry, attached=wish.attached,
+            key=f"{key} {fingerprint(document)}" if key else None, from_snapshot=wish.from_snapshot, **facts,
+        )  # fmt: skip
+        sandbox = Sandbox(self, record, wish)
+        self.by_id[record.id] = sandbox
+        try:
+            self.registry.save(record)
+        except OSError:
+            del self.by_id[record.id]
+            raise
+        return sandbox
+
+    async def resume(self, old: Sandbox, key: str | None = None) -> Sandbox:
+        """A new life for one that has ended, from its last snapshot. It takes over the name; the old id leads to it."""
+        record = old.record
+        if record.live:
+            return old
+        if record.last_snapshot is None:
+            raise NotAllowed(f"sandbox {old.id} has no snapshot to be resumed from")
+        self.snapshots.get(record.last_snapshot)
+        wish = dataclasses.replace(old.wish, from_snapshot=record.last_snapshot, name=record.name)
+
+        async def again() -> Sandbox:
+            made = await self._create(wish, None)
+            made.record.resumed_from, record.resumed_as = old.id, made.id
+            made.record.last_snapshot = record.last_snapshot
+            self.save(made.record)
+            self.save(record)
+            return made
+
+        return await self._keys.once(key or f"resume {old.id}", ["resume", old.id], again)
+
+    def memory_promised(self) -> int:
+        return sum(each.wish.memory for each in self.live())
+
+    # -- endings -----------------------------------------------------------------------------------------------------
+
+    def exec_ended(self, sandbox: Sandbox, ended: Exec) -> None:
+        assert ended.result is not None
+        self.events.tell("exec_ended", sandbox.id, exec_id=ended.id, status=str(ended.result.status))
+        self.outputs.keep(ended)
+        self.on_exec_end(sandbox, ended)
+
+    def ended(self, sandbox: Sandbox) -> None:
+        """Its record has its end. What it had is given back; what it printed stays for the retention."""
+        self.save(sandbox.record)
+        end = sandbox.record.end or {}
+        self.log("sandbox_ended", sandbox=sandbox.id, reason=end.get("reason"), detail=end.get("detail"))
+        self.events.tell("ended", sandbox.id, reason=end.get("reason"), detail=end.get("detail"))
+        if sandbox.layer is not None:
+            self.spawn(self.store.discard(sandbox.layer.id))
+        self.on_end(sandbox)
+
+    def save(self, record: Record) -> None:
+        """A full disk must not keep a sandbox alive, or end one: it is said, and memory has the truth meanwhile."""
+        try:
+            self.registry.save(record)
+        except OSError as problem:
+            self.log("record_not_saved", sandbox=record.id, problem=str(problem))
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """In the background; what goes wrong is logged."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._background_done)
+
+    def _background_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            known = isinstance(problem, DeadstopError)
+            self.log("background_problem", problem=str(problem) if known else repr(problem))
+
+    def _tidy(self) -> None:
+        """Forget what ended longer ago than the retention."""
+        edge = time.time() - self.settings.retention_s
+        for each in list(self.by_id.values()):
+            if each.record.end is not None and each.record.end["at"] < edge:
+                self.registry.forget(each.record)
+                self.outputs.forget(each.id)
+                del self.by_id[each.id]
+        if not self.closing:
+            self.loop.call_later(TIDY_EVERY_S, self._tidy)
+
+    async def close(self, seconds: float = 10.0) -> None:
+        """End everything, bounded. What is not shown to be gone by then ends with the supervisor."""
+        self.closing = True
+        self.warm.close()
+        ending = [self.loop.create_task(each.kill(End.KILLED, "the server was stopped")) for each in self.live()]
+        if ending:
+            await asyncio.wait(ending, timeout=seconds)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2.0)
+        self.store.close()
+        os.close(self._lock)
+
+
+def _is_in(record: Record, state: str) -> bool:
+    if state == "all":
+        return True
+    if state == "present":
+        return record.end is None or record.end["reason"] != End.KILLED
+    if state in ("live", "ended"):
+        return record.live == (state == "live")
+    return record.state == state
+
+
+def _only_server(state: str) -> int:
+    lock = os.open(os.path.join(state, "server.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise NotAllowed(f"another server has the state folder {state}") from None
+    return lock
+
+
+def _end_leftover(record: Record) -> str:
+    """The proof that its boundary is gone. It ends with its supervisor; wait for that, and see to it."""
+    if record.boot_id != boot_id() or not record.pid or start_time(record.pid) != record.pid_start:
+        return "pid_namespace_reaped" if record.pid else "none"
+    try:
+        pidfd = os.pidfd_open(record.pid)
+    except OSError:
+        return "pid_namespace_reaped"
+    try:
+        if start_time(record.pid) == record.pid_start:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            from ..executor.private import wait_readable
+
+            return "pid_namespace_reaped" if wait_readable([pidfd], SWEEP_S) else "none"
+        return "pid_namespace_reaped"
+    finally:
+        os.close(pidfd)
+
+
+def wish_document(wish: Wish) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(wish)))
+    return document
+
+
+def wish_of(document: dict[str, Any]) -> Wish:
+    return Wish(**{**document, "hooks": Hooks(**document["hooks"])})

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The front's side of one boundary or command at the supervisor: frames in and out on the front's event loop.
+
+The supervisor keeps every time limit. What arrives here arrives when the front gets to it; nothing depends on when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from .. import wire
+from ..boundary.cgroup import read
+from ..boundary.reaper import descendants
+from ..boundary.sandbox import HOLDER
+from ..executor.client import PROOF_S, Channel, failure
+from ..executor.private import supervisor, wait_readable
+from ..model import Command, Place, command_to_dict, place_to_dict
+
+ANSWER_S = 15.0
+
+
+class SupervisorLost(Exception):
+    """The supervisor ended, and with it all it held."""
+
+
+class Link:
+    """A channel that is read as long as it is there. `on_frame` gets what is not an answer; `on_lost` its end."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.on_frame: Callable[[bytes, bytes], None] = lambda kind, body: None
+        self.on_lost: Callable[[], None] = lambda: None
+        self.loop = asyncio.get_running_loop()
+        self._waiting: dict[bytes, asyncio.Future[bytes]] = {}
+        self._reading = False
+        self.closed = False
+        self.resume()
+
+    def pause(self) -> None:
+        """Read no more for now: what is sent waits with the supervisor, and then in the payload's own pipe."""
+        if self._reading:
+            self._reading = False
+            self.loop.remove_reader(self.channel.socket.fileno())
+
+    def resume(self) -> None:
+        if not self._reading and not self.closed:
+            self._reading = True
+            self.loop.add_reader(self.channel.socket.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        frames = self.channel.read()
+        if frames is None:
+            self.close()
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(SupervisorLost())
+            self.on_lost()
+            return
+        for kind, body in frames:
+            asked = self._waiting.pop(wire.OPENED if kind == wire.FAILED else kind, None)
+            if asked is None:
+                self.on_frame(kind, body)
+            elif asked.done():
+                continue
+            elif kind == wire.FAILED:
+                asked.set_exception(failure(body))
+            else:
+                asked.set_result(body)
+
+    async def answer(self, kind: bytes, seconds: float = ANSWER_S) -> bytes:
+        """The next frame of this kind. Ask for it before the frame is sent that it answers."""
+        waiting = self._waiting[kind] = self.loop.create_future()
+        try:
+            return await asyncio.wait_for(waiting, seconds)
+        finally:
+            if self._waiting.get(kind) is waiting:
+                del self._waiting[kind]
+
+    async def ask(self, kind: bytes, text: str, answered_by: bytes) -> bytes:
+        waiting = asyncio.ensure_future(self.answer(answered_by))
+        await asyncio.sleep(0)  # it is waiting now
+        self.channel.order(kind, text)
+        return await waiting
+
+    def close(self) -> None:
+        if not self.closed:
+            self.pause()
+            self.closed = True
+            self.channel.close()
+
+
+async def open_boundary(place: Place, life: dict[str, Any] | None) -> Link:
+    """A new boundary at the supervisor, ready. Raises BoundaryUnavailable, SupervisorLost."""
+    link = Link(Channel(*supervisor.connect()))
+    try:
+        waiting = asyncio.ensure_future(link.answer(wire.OPENED))
+        await asyncio.sleep(0)
+        link.channel.send(wire.OPEN, {"place": place_to_dict(place), "life": life})
+        await waiting
+    except BaseException:
+        link.close()  # which ends it
+        raise
+    return link
+
+
+def start_command(boundary: Link, command: Command, stdin: int | None) -> Link:
+    """A command in it; its own link tells the rest."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    with theirs:
+        link = Link(Channel(ours, boundary.channel.process))
+        fds = [theirs.fileno(), *([] if stdin is None else [stdin])]
+        document = {"command": command_to_dict(command), "has_cwd": False, "has_stdin": stdin is not None}
+        boundary.channel.send(wire.EXEC, document, fds)
+    return link
+
+
+async def shown_gone(channel: Channel) -> bool:
+    """After the supervisor was lost: whether the boundary's first process is gone, and with it all inside. Bounded."""
+    if channel.root < 0:
+        return True
+    root = os.dup(channel.root)
+    try:
+        return bool(await asyncio.to_thread(wait_readable, [root], PROOF_S)) and channel.root_is_all
+    finally:
+        os.close(root)
+
+
+def life(expires_at: float, ttl: float, idle: float | None) -> dict[str, Any]:
+    return {"expires_at": expires_at, "ttl": ttl, "idle": idle}
+
+
+def extend_text(expires_at: float, ttl: float, idle: float | None) -> str:
+    return json.dumps(life(expires_at, ttl, idle))
+
+
+def pid_behind(pidfd: int) -> int:
+    """The process behind a pidfd; 0 when it is gone."""
+    try:
+        with open(f"/proc/self/fdinfo/{pidfd}") as file:
+            return max(0, next((int(line.split()[1]) for line in file if line.startswith("Pid:")), 0))
+    except OSError:
+        return 0
+
+
+def holder_of(init: int) -> int:
+    """bubblewrap's holder in a new boundary, while nothing of a payload's is in it: it sees the files as they do."""
+    for pid in descendants(init):
+        if read(f"/proc/{pid}/comm").strip() == os.path.basename(HOLDER):
+            return pid
+    return 0

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One sandbox of a server: its life, and what can be asked of it.
+
+The supervisor has the last word on its end: an extension counts when the supervisor has taken it, and it is dead when
+the supervisor has shown it. Every method asks anew what it is after each wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from .. import clock, wire
+from ..errors import NotAllowed, SandboxEnded, SandboxPaused
+from ..results import Status
+from . import commands
+from .execs import Exec
+from .files import Files
+from .hooks import Hooked
+from .keys import Keys
+from .link import Link, SupervisorLost, extend_text, holder_of, shown_gone
+from .records import Record, boottime
+from .sessions import Sessions
+from .states import End, State
+from .wishes import ExecWish, Wish, check_seconds
+
+if TYPE_CHECKING:
+    from .host import Host
+    from .layers import Layer
+
+EXECS_KEPT = 500
+GONE_S = 10.0
+
+
+class Sandbox:
+    """Made by `Host`. `record` is what is on disk of it; `link` its boundary at the supervisor, while there is one."""
+
+    def __init__(self, host: Host, record: Record, wish: Wish) -> None:
+        self.host, self.record, self.wish = host, record, wish
+        self.id = record.id
+        self.link: Link | None = None
+        self.layer: Layer | None = None
+        self.files: Files | None = None
+        self.sessions = Sessions(self)
+        self.env: dict[str, str] = {}
+        self.execs: dict[str, Exec] = {}
+        self.gone = asyncio.Event()  # its record is closed
+        self.hooks = Hooked(self)
+        self._keys, self._extensions = Keys(), Keys()
+        self.starting = asyncio.Lock()  # held while nothing may be started in it
+        self._order = asyncio.Lock()  # one at a time: pause, resume, capture
+        self._paused = False
+        self._attached = 0
+
+    @property
+    def status(self) -> State:
+        return self.record.state
+
+    def check_live(self) -> Link:
+        """Its boundary, or SandboxEnded."""
+        if not self.record.live or self.link is None or self.link.closed:
+            end = self.record.end or {"reason": "failed", "detail": "it was never made"}
+            raise SandboxEnded(self.id, end["reason"], end["detail"])
+        return self.link
+
+    # -- its life ----------------------------------------------------------------------------------------------------
+
+    async def extend(self, seconds: float, key: str | None = None) -> dict[str, Any]:
+        """Add to its life, up to the server's maximum. Raises SandboxEnded: what is over stays over."""
+        check_seconds("seconds", seconds)
+        return await self._extensions.once(key, ["extend", seconds], lambda: self._extend_by(seconds))
+
+    async def set_ttl(self, seconds: float) -> dict[str, Any]:
+        """Let it live for this long from now on: the one other thing that moves the end, and it can shorten it."""
+        check_seconds("ttl_seconds", seconds)
+        return await self._move_end(boottime() + seconds)
+
+    async def _extend_by(self, seconds: float) -> dict[str, Any]:
+        return await self._move_end(self.record.expires_boot + seconds)
+
+    async def _move_end(self, wanted: float) -> dict[str, Any]:
+        async with self._order:
+            link, record = self.check_live(), self.record
+            latest = record.created_boot + self.host.settings.max_ttl_s
+            end, before = min(wanted, max(latest, record.expires_boot)), record.expires_boot
+            ttl = end - record.created_boot
+            body = await self._ask(link, wire.EXTEND, extend_text(end, ttl, self.wish.idle_s), wire.LIFE)
+            if not json.loads(body)["done"]:
+                raise SandboxEnded(self.id, "ttl", "its life was over before it could be extended")
+            record.expires_boot, record.ttl_s = end, ttl
+            if record.state is State.EXPIRING:
+                record.move(State.PAUSED if self._paused else State.RUNNING)
+            self.host.save(record)
+        self.hooks.schedule()
+        self.host.events.tell("extended", self.id, added_s=round(end - before, 3), time_left_s=record.time_left())
+        self.hooks.extended()
+        return {**self.lifecycle(), "added_s": round(end - before, 3), "clamped": end < wanted}
+
+    async def set_persistent(self, persistent: bool) -> dict[str, Any]:
+        """Whether a snapshot is taken before its life ends, from which it can be resumed."""
+        self.check_live()
+        self.record.persistent = persistent
+        self.host.save(self.record)
+        self.hooks.schedule()
+        return self.lifecycle()
+
+    def lifecycle(self) -> dict[str, Any]:
+        record = self.record
+        return {
+            "status": str(record.state), "ttl_seconds": round(record.ttl_s, 3), "persistent": record.persistent,
+            "idle_seconds": self.wish.idle_s, "expires_at": clock.iso(record.expires_at()),
+            "time_left_s": round(record.time_left(), 3),
+        }  # fmt: skip
+
+    @property
+    def snapshots_at_end(self) -> bool:
+        return self.record.persistent or self.record.on_expiry == "snapshot"
+
+    # -- pause -------------------------------------------------------------------------------------------------------
+
+    async def pause(self) -> None:
+        """Stop every process. The time of its life, and the limits of its commands, go on."""
+        async with self._order:
+            link = self.check_live()
+            if self._paused:
+                return
+            if self.record.state is State.EXPIRING:
+                raise NotAllowed(f"sandbox {self.id} is about to end: extend it before it is paused")
+            if await self._ask(link, wire.FREEZE, "1", wire.FROZEN) != b"1":
+                raise NotAllowed(f"sandbox {self.id} could not be stopped within two seconds")
+            self._paused = True
+            self.record.move(State.PAUSED)
+            self.host.save(self.record)
+        self.host.events.tell("paused", self.id)
+
+    async def resume(self) -> None:
+        """Let every process go on."""
+        async with self._order:
+            link = self.check_live()
+            if not self._paused:
+                return
+            await self._ask(link, wire.FREEZE, "0", wire.FROZEN)
+            self._paused = False
+            if self.record.state is State.PAUSED:
+                self.record.move(State.RUNNING)
+            self.host.save(self.record)
+        self.host.events.tell("resumed", self.id)
+
+    @contextlib.asynccontextmanager
+    async def frozen(self) -> AsyncIterator[None]:
+        """Everything inside is stopped within this block. Held with `capturing`."""
+        link = self.check_live()
+        if self._paused:
+            yield
+            return
+        if await self._ask(link, wire.FREEZE, "1", wire.FROZEN) != b"1":
+            raise NotAllowed(f"sandbox {self.id} could not be stopped within two seconds")
+        try:
+            yield
+        finally:
+            if not link.closed:
+                link.channel.order(wire.FREEZE, "0")
+
+    def capturing(self) -> asyncio.Lock:
+        return self._order
+
+    async def _ask(self, link: Link, kind: bytes, text: str, answer: bytes) -> bytes:
+        """SandboxEnded if its end comes instead of the answer."""
+        asked = asyncio.ensure_future(link.ask(kind, text, answer))
+        over = asyncio.ensure_future(self.gone.wait())
+        try:
+            await asyncio.wait({asked, over}, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return asked.result()
+        except SupervisorLost:
+            await self.gone.wait()
+        finally:
+            asked.cancel()
+            over.cancel()
+        self.check_live()
+        raise NotAllowed(f"the supervisor did not answer for sandbox {self.id}")
+
+    # -- commands ----------------------------------------------------------------------------------------------------
+
+    async def exec(self, wish: ExecWish, key: str | None = None) -> Exec:
+        """Start a command. The same key with the same wish gives the command that was started then."""
+
+        async def start() -> Exec:
+            async with self.starting:
+                return self._start(wish)
+
+        return await self._keys.once(key, repr(wish), start)
+
+    def _start(self, wish: ExecWish) -> Exec:
+        link = self.check_live()
+        if self._paused:
+            raise SandboxPaused(self.id)
+        started = commands.start(self, link, wish)
+        started.on_end = self._exec_ended
+        self.execs[started.id] = started
+        for old in [each.id for each in self.execs.values() if each.result][: max(0, len(self.execs) - EXECS_KEPT)]:
+            del self.execs[old]
+        if started.result is not None:
+            self._exec_ended(started)
+        else:
+            self.host.events.tell("exec_started", self.id, exec_id=started.id)
+        return started
+
+    def _exec_ended(self, ended: Exec) -> None:
+        result = ended.result
+        assert result is not None
+        self.host.exec_ended(self, ended)
+        unproven = result.receipt is not None and result.receipt.proof == "none" and self.record.live
+        if unproven:
+            self.host.spawn(self.kill(End.FAILED, f"exec {ended.id} could not be shown to be dead"))
+        elif ended.wish_on_timeout == "snapshot_destroy" and result.status is Status.TIMEOUT and self.record.live:
+            self.host.spawn(self._snapshot_then_kill(f"exec {ended.id} met its time limit"))
+
+    async def _snapshot_then_kill(self, detail: str) -> None:
+        try:
+            await self.host.snapshots.take(self, name=None)
+        except Exception as problem:
+            self.host.log("snapshot_failed", sandbox=self.id, problem=str(problem))
+        await self.kill(End.KILLED, detail)
+
+    def running(self) -> list[Exec]:
+        return [each for each in self.execs.values() if each.result is None]
+
+    def touch(self) -> None:
+        """It is in use (files): for the idle clock only."""
+        if self.link and not self.link.closed:
+            self.link.channel.order(wire.TOUCH)
+        self.hooks.touched()
+
+    # -- the owner ---------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def attachment(self) -> AsyncIterator[None]:
+        """While one of these is held an attached sandbox has its owner. With the last it ends. TTL is not touched."""
+        self.check_live()
+        self._attached += 1
+        try:
+            yield
+        finally:
+            self._attached -= 1
+            if self._attached == 0 and self.record.attached and self.record.live:
+                self.host.spawn(self.kill(End.OWNER_GONE, "its owner's connection ended"))
+
+    def unclaimed(self) -> None:
+        """Nobody has attached in time to one that was made to be attached."""
+        if self._attached == 0 and self.record.attached and self.record.live:
+            self.host.spawn(self.kill(End.OWNER_GONE, "its owner never attached to it"))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    async def kill(self, reason: str = End.KILLED, detail: str = "") -> dict[str, Any] | None:
+        """End it; the receipt when that is shown. Idempotent: of one that has ended, the receipt of then."""
+        if self.record.live and self.link is not None and not self.link.closed:
+            await self.hooks.before_stop()
+        if self.record.live and self.link is not None and not self.link.closed:
+            self.hooks.detail = self.hooks.detail or detail
+            self.link.channel.order(wire.KILL, str(reason))
+        if self.record.live:
+            try:
+                await asyncio.wait_for(self.gone.wait(), GONE_S)
+            except TimeoutError:
+                raise NotAllowed(f"sandbox {self.id} could not be shown to be dead in {GONE_S:.0f} s") from None
+        receipt: dict[str, Any] | None = (self.record.end or {}).get("receipt")
+        return receipt
+
+    def take(self, link: Link) -> None:
+        """Its boundary is there."""
+        self.link = link
+        link.on_frame, link.on_lost = self._frame, self._lost
+
+    def ready(self) -> None:
+        """It runs: what can be done with it from now on."""
+        assert self.layer is not None
+        if self.layer.mount:  # an overlay is seen whole only from within
+            root = f"/proc/{holder_of(self.record.pid)}/root"
+            self.files = Files({"/home/agent": f"{root}/home/agent", "/tmp": f"{root}/tmp"}, (-1, -1))
+        else:
+            owner = self.host.store.owner
+            self.files = Files.for_layer(self.layer.folder, (owner, owner))
+        self.hooks.schedule()
+
+    def _frame(self, kind: bytes, body: bytes) -> None:
+        if kind == wire.GONE:
+            document = json.loads(body)
+            self._over(End(document.pop("reason")), document)
+
+    def _lost(self) -> None:
+        """The supervisor is gone, and with it, by its lifeline, the boundary."""
+        if self.record.live and self.link:
+            self.host.spawn(self._see_lost(self.link))
+
+    async def _see_lost(self, link: Link) -> None:
+        proof = "pid_namespace_reaped" if await shown_gone(link.channel) else "none"
+        receipt = {"boundary": "sandbox", "method": ["lifeline"], "proof": proof, "survivors": None, "unkillable": []}
+        self.hooks.detail = "its supervisor ended"
+        self._over(End.HOST_LOST, receipt)
+
+    def _over(self, reason: End, receipt: dict[str, Any] | None) -> None:
+        if not self.record.live:
+            return
+        expired = self.record.expires_at()
+        self.record.finish(reason, self.hooks.detail or _DETAILS.get(reason, ""), receipt)
+        assert self.record.end is not None
+        self.record.end["expires_at"] = expired
+        self.hooks.cancel()
+        self.gone.set()
+        for each in self.running():
+            self.host.loop.call_later(GONE_S, each.cancel)  # its result comes by its own link, or never
+        if self.link:
+            self.link.close()
+        self.host.ended(self)
+
+    # -- for people --------------------------------------------------------------------------------------------------
+
+    def document(self) -> dict[str, Any]:
+        """As the HTTP API gives it."""
+        record, wish, end = self.record, self.wish, self.record.end
+        return {
+            "id": record.id, "name": record.name, "template": record.template, "status": str(record.state),
+            "end": None if end is None else {**end, "at": clock.iso(end["at"]), "expires_at": None},
+            "created_at": clock.iso(record.created_at), "expires_at": clock.iso(record.expires_at()),
+            "ttl_seconds": round(record.ttl_s, 3), "time_left_s": round(record.time_left(), 3),
+            "idle_timeout_s": wish.idle_s, "persistent": record.persistent, "on_expiry": record.on_expiry,
+            "attached": record.attached, "metadata": dict(record.metadata), "cpu": int(wish.cpus or 1),
+            "memory_mb": wish.memory >> 20,
+            "limits": {"memory": wish.memory, "pids": wish.pids, "cpus": wish.cpus, "disk": wish.disk},
+            "network": "host" if wish.net else "off", "from_snapshot": record.from_snapshot,
+            "parent": record.parent, "tree_id": record.tree_id, "last_snapshot": record.last_snapshot,
+            "resumed_as": record.resumed_as, "resumed_from": record.resumed_from, "boot_ms": record.boot_ms,
+            "boot_mode": record.boot_mode, "guest_ip": "", "layer": record.layer_kind,
+            "execs_running": len(self.running()), "buffer_s": round(self.hooks.buffer_s, 3),
+        }  # fmt: skip
+
+
+_DETAILS = {
+    End.TTL: "its life was over",
+    End.IDLE: "nothing was done in it for its idle time",
+    End.RESOURCE: "what holds it was killed for a ceiling",
+    End.FAILED: "its boundary ended by itself",
+    End.OWNER_GONE: "its owner's connection ended",
+}

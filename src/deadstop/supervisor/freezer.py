@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stops all in a boundary and lets it go on: by the cgroup freezer, else by SIGSTOP to each, until /proc shows it.
+
+A stopped process can still be killed, and its limits go on. Without a freezer a process could be started again from
+inside by another that was missed; passes go on until all are seen to be stopped.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from .. import clock
+from ..boundary.cgroup import Group
+from ..boundary.reaper import signal_tree, state_of
+from .loop import Loop
+from .room import Room
+
+BOUND_S = 2.0
+LOOK_EVERY_S = 0.0003
+QUIET_PASSES = 2
+
+
+class Freezer:
+    """Of one room. `told` is called with what was reached: frozen or not."""
+
+    def __init__(self, loop: Loop, room: Room) -> None:
+        self.loop, self.room = loop, room
+        self.frozen = False
+        self._stopped: set[int] = set()
+        self._group: Group | None = None
+        self._quiet = 0
+
+    def freeze(self, told: Callable[[bool], object]) -> None:
+        group = self.room.boundary.group
+        self._group = group if group and group.freeze(True) else None
+        self._quiet = 0
+        self._look(clock.monotonic() + BOUND_S, told)
+
+    def _look(self, end: float, told: Callable[[bool], object]) -> None:
+        if self.room.ended:
+            told(False)
+        elif self._is_still():
+            self.frozen = True
+            told(True)
+        elif clock.monotonic() > end:
+            self.thaw()
+            told(False)
+        else:
+            self.loop.at(clock.monotonic() + LOOK_EVERY_S, lambda: self._look(end, told))
+
+    def _is_still(self) -> bool:
+        if self._group:
+            return self._group.frozen()
+        running = [pid for pid in self.room.boundary.members() if state_of(pid) not in "TtZX"]
+        self._stopped.update(running)
+        if running:
+            self._quiet = 0
+            spare = self.room.boundary.helpers() | {self.room.boundary.pid}
+            signal_tree(self.room.boundary.pid, signal.SIGSTOP, spare=spare)
+            return False
+        self._quiet += 1
+        return self._quiet >= QUIET_PASSES
+
+    def thaw(self) -> None:
+        """Let go those that were stopped for this."""
+        self.frozen = False
+        if self._group:
+            self._group.freeze(False)
+            return
+        stay = self.room.boundary.helpers() | {self.room.boundary.pid}
+        others = frozenset(pid for pid in self.room.boundary.members() if pid not in self._stopped)
+        signal_tree(self.room.boundary.pid, signal.SIGCONT, spare=stay | others)
+        self._stopped.clear()

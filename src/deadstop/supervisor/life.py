@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long kept boundaries may live: a TTL each, on CLOCK_BOOTTIME, and apart from it an idle time.
+
+One heap and one timer descriptor for all of them: a life costs nothing until it is over, however many there are. The
+clock goes on while the machine sleeps, and the timer fires when it wakes. Nothing moves the end of a life but `extend`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import time
+from typing import TYPE_CHECKING
+
+from .. import clock
+from ..boundary import timers
+from ..results import FiredLimit
+from .call import EVIDENCE_S
+
+if TYPE_CHECKING:
+    from .loop import Loop
+    from .room import Room
+
+LOOKED_AT = 16  # commands of one boundary whose evidence is read at its end
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Lives:
+    """All of one supervisor."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._timer = timers.Timer(timers.create(time.CLOCK_BOOTTIME))
+        self._heap: list[tuple[float, int, Life]] = []
+        self._count = 0
+        loop.watch(self._timer.fd, self._fired)
+
+    def wake(self, when: float, life: Life) -> None:
+        """Have `life.look` called then. What was asked for before stays in the heap and finds nothing to do."""
+        self._count += 1
+        heapq.heappush(self._heap, (when, self._count, life))
+        if self._heap[0][2] is life:
+            self._timer.arm(when)
+
+    def _fired(self) -> None:
+        try:
+            os.read(self._timer.fd, 8)
+        except BlockingIOError:
+            return
+        while self._heap and self._heap[0][0] <= boottime():
+            heapq.heappop(self._heap)[2].look()
+        if self._heap:
+            self._timer.arm(self._heap[0][0])
+
+
+class Life:
+    """The life of one room. `expires_at` is a point on CLOCK_BOOTTIME; `idle` the seconds it may do nothing."""
+
+    def __init__(self, lives: Lives, room: Room, expires_at: float, ttl: float, idle: float | None) -> None:
+        self.lives, self.room = lives, room
+        self.expires_at, self.ttl, self.idle = expires_at, ttl, idle
+        self.last_used = boottime()
+        self._warned_of: float | None = None
+        lives.wake(self._next(), self)
+
+    @property
+    def over(self) -> bool:
+        return self.room.ended or self.room.kill_at is not None
+
+    def extend(self, expires_at: float, ttl: float) -> bool:
+        """The new end, unless it is over: the one line at which an extension and the end of a life are told apart."""
+        if self.over or boottime() >= self.expires_at:
+            return False
+        self.expires_at, self.ttl = expires_at, ttl
+        self.lives.wake(self._next(), self)
+        return True
+
+    def touch(self) -> None:
+        self.last_used = boottime()
+
+    def _idle_end(self) -> float:
+        """Never while a command runs: every look at the time finds it in use."""
+        if self.idle is None:
+            return float("inf")
+        if self.room.calls:
+            self.last_used = boottime()
+        return self.last_used + self.idle
+
+    def _next(self) -> float:
+        lead = self.expires_at - EVIDENCE_S
+        return min(lead if self._warned_of != self.expires_at else self.expires_at, self._idle_end())
+
+    def look(self) -> None:
+        if self.over:
+            return
+        now = boottime()
+        if now >= self.expires_at:
+            self._end("ttl", FiredLimit("ttl", self.ttl, "given"))
+        elif now >= self._idle_end():
+            self._end("idle", FiredLimit("idle", self.idle, "given"))
+        else:
+            if now >= self.expires_at - EVIDENCE_S and self._warned_of != self.expires_at:
+                self._warned_of = self.expires_at
+                for call in list(self.room.calls)[:LOOKED_AT]:
+                    call.expects_end()
+            self.lives.wake(self._next(), self)
+
+    def _end(self, reason: str, limit: FiredLimit) -> None:
+        self.room.end_limit = limit
+        for call in list(self.room.calls):
+            call.overtaken(limit)
+        self.room.kill(lambda: None, reason)
+
+    def late_ms(self) -> float | None:
+        """How long after the end of its life it was shown to be gone; for a room that ended by it."""
+        if self.room.end_reason != "ttl" or self.room.gone_at is None:
+            return None
+        asleep = boottime() - clock.monotonic()
+        return round((self.room.gone_at + asleep - self.expires_at) * 1000, 2)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One command's own processes in a boundary that lives on: **the second and last place where a kill happens.**
+
+Where there is a cgroup the command is in one of its own, inside the boundary's: the kernel kills every member at once,
+forks in flight included, and an empty group is the proof. Elsewhere whatever carries the command's mark in its
+environment or descends from its first process is killed, pass by pass, until two passes find nothing: proof `scan`,
+which a payload that has wiped its own environment and left its parents can escape, until the boundary itself ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from .. import clock
+from ..boundary.base import Gone
+from ..boundary.reaper import descendants, state_of
+from ..results import Unkillable
+from .loop import Loop, Timer
+from .stuck import stuck
+
+if TYPE_CHECKING:
+    from .room import Room
+
+PROOF_S = 5.0
+LOOK_EVERY_S = 0.0005
+LOOKS_SLOWER_S = 0.005  # after the first milliseconds a look costs more than it tells
+QUIET_PASSES = 2
+PIDFD_SIGNAL_PROCESS_GROUP = 4
+MARK = "DEADSTOP_CALL"
+
+
+class Ending(Protocol):
+    """What a call ends by: the whole boundary (Room), or its own part of it."""
+
+    kill_at: float | None
+    gone: Gone | None
+    gone_at: float | None
+    unkillable: tuple[Unkillable, ...]
+
+    @property
+    def methods(self) -> list[str]: ...
+    def terminate(self) -> None: ...
+    def kill(self, when_gone: Callable[[], None]) -> None: ...
+    def members(self, limit: int) -> list[int]: ...
+    def count(self, limit: int) -> int: ...
+
+
+class Part:
+    """The processes of one command. `close` when the command is over: what it left in the background lives on."""
+
+    def __init__(self, loop: Loop, room: Room, number: int, call_id: str) -> None:
+        self.loop, self.room = loop, room
+        self.mark = f"{MARK}={call_id}".encode()
+        group = room.boundary.group
+        self.group = group.part(number) if group else None
+        self.leader = 0
+        self.born = False  # its first process is in its place, or will never be
+        self.methods: list[str] = []
+        self.kill_at: float | None = None
+        self.gone: Gone | None = None
+        self.gone_at: float | None = None
+        self.unkillable: tuple[Unkillable, ...] = ()
+        self._when_gone: list[Callable[[], None]] = []
+        self._quiet = 0
+        self._look: Timer | None = None
+
+    def members(self, limit: int = 100_000) -> list[int]:
+        """Host pids of what is alive of it, as of now."""
+        if self.group:
+            return self.group.members()[:limit]
+        kin = set(descendants(self.leader)) | {self.leader} if self.leader else set()
+        found = [pid for pid in self.room.boundary.members() if pid in kin or self._is_marked(pid)]
+        return found[:limit]
+
+    def count(self, limit: int) -> int:
+        return len(self.members(limit))
+
+    def _is_marked(self, pid: int) -> bool:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                return self.mark in file.read(1 << 18).split(b"\0")
+        except OSError:
+            return False
+
+    def terminate(self) -> None:
+        """SIGTERM to each, and SIGCONT, because a stopped process could not act on it."""
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> int:
+        sent = 0
+        for pid in self.members():
+            try:
+                pidfd = os.pidfd_open(pid)
+            except OSError:
+                continue
+            try:
+                if self.group is None or pid in self.group.members():  # the number could have been given away
+                    signal.pidfd_send_signal(pidfd, number)
+                    sent += 1
+            except OSError:
+                pass
+            finally:
+                os.close(pidfd)
+        return sent
+
+    def signal_leader(self, leader_fd: int, number: int) -> None:
+        """To the command's first process and those of its process group."""
+        try:
+            signal.pidfd_send_signal(leader_fd, number, None, PIDFD_SIGNAL_PROCESS_GROUP)
+        except OSError:
+            signal.pidfd_send_signal(leader_fd, number)  # before Linux 6.9
+
+    def kill(self, when_gone: Callable[[], None]) -> None:
+        """End all of it; `when_gone` is called once, when that is shown or given up on."""
+        if self.gone is not None:
+            when_gone()
+            return
+        self._when_gone.append(when_gone)
+        if self.kill_at is None:
+            self.kill_at = clock.monotonic()
+            self.methods.append("cgroup.kill" if self.group else "pidfd")
+            self._pass()
+
+    def _pass(self) -> None:
+        self._look = None
+        if self.gone is not None:
+            return
+        if self._is_empty():
+            self._settle(Gone("cgroup_empty" if self.group else "scan", 0))
+            return
+        now = clock.monotonic()
+        assert self.kill_at is not None
+        if now - self.kill_at > PROOF_S:
+            self.unkillable = tuple(stuck(self.members(1000)))
+            self._settle(Gone("none", len(self.unkillable) or None))
+            return
+        wait = LOOK_EVERY_S if now - self.kill_at < 20 * LOOK_EVERY_S else LOOKS_SLOWER_S
+        self._look = self.loop.at(now + wait, self._pass)
+
+    def _is_empty(self) -> bool:
+        """After another blow. Before the first process is known to be in there, empty means nothing."""
+        if self.group:
+            self.group.kill()
+            return self.born and not self.group.populated()
+        left = [pid for pid in self.members() if state_of(pid) not in "ZX"]
+        if left:
+            self._quiet = 0
+            self._signal(signal.SIGSTOP)  # first: a killed process of a bomb makes room for another
+            self._signal(signal.SIGKILL)
+            return False
+        self._quiet += 1
+        return self.born and self._quiet >= QUIET_PASSES
+
+    def boundary_gone(self, gone: Gone) -> None:
+        """The whole boundary ended, and this with it."""
+        if self.gone is None:
+            if self._look:
+                self._look.cancel()
+            self._settle(gone)
+
+    def _settle(self, gone: Gone) -> None:
+        self.gone, self.gone_at = gone, clock.monotonic()
+        tell, self._when_gone = self._when_gone, []
+        for each in tell:
+            each()
+
+    def close(self) -> None:
+        """Give the group back. One that background processes still use goes later, at the latest with the boundary."""
+        if self.group and not self.group.remove():
+            self.room.left_groups.append(self.group)
+
+
+def join_descriptor(part: Part | None) -> list[int]:
+    """What the command needs in order to be born into its part."""
+    return [part.group.open_for_joining()] if part and part.group else []
