@@ -151,7 +151,8 @@ class Boundary:
     def members(self, limit: int = 100_000) -> list[int]:
         """Host pids of everything inside that is not ours. A count of the moment: not a proof of anything."""
         ours = self.helpers() | {self.pid}
-        return [pid for pid in descendants(self.pid, limit=limit) if pid not in ours and state_of(pid) not in "ZX"]
+        found = descendants(self.pid, limit=limit + len(ours))
+        return [pid for pid in found if pid not in ours and state_of(pid) not in "ZX"][:limit]
 
     def count(self, limit: int) -> int:
         """How many inside are not ours: from the cgroup in one read, without one by walking, up to `limit`."""

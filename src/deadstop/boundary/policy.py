@@ -96,9 +96,12 @@ def _namespaces(net: bool, uid: int) -> list[str]:
     return [*arguments, "--new-session", "--clearenv", "--hostname", "sandbox"]
 
 
-def _system(root: str, usr: str) -> list[str]:
-    """/usr, and beside it the links or, where /usr was never merged, the folders that `root` has."""
-    arguments = ["--ro-bind", usr, "/usr"]
+def _system(root: str, usr: str | None = None) -> list[str]:
+    """/usr, and beside it the links or, where /usr was never merged, the folders that `root` has.
+
+    `usr` is shown in the place of the one that `root` has.
+    """
+    arguments = ["--ro-bind", usr or os.path.join(root, "usr"), "/usr"]
     for name in _SYSTEM_FOLDERS:
         path = os.path.join(root, name)
         if os.path.islink(path):

@@ -267,21 +267,12 @@ class Call:
         else:
             self._after_evidence()
 
-    def overtaken(self, limit: FiredLimit) -> None:
+    def overtaken(self, limit: FiredLimit, deadline: float) -> None:
         """The life of the whole boundary is over, and with it this call: the kill is the boundary's."""
         if self.decide(Status.TIMEOUT, limit=limit):
-            self.record.deadline = self.record.decided
+            self.record.deadline = deadline
             self.phase, self.phase_due = Phase.KILLING, None
             self.witness.stop()
-
-    def signal(self, number: int) -> None:
-        if self.part and self.leader_fd >= 0:
-            self.part.signal_leader(self.leader_fd, number)
-
-    def expects_end(self) -> None:
-        """The life of the whole boundary ends in a moment: read what this is doing, while it is."""
-        if not self.record.status and self.leader:
-            self.witness.read(lambda: None)
 
     def hurry(self) -> None:
         """Skip what is left of evidence and grace (a second interrupt, or our own parent is ending us)."""

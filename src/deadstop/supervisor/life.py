@@ -104,13 +104,14 @@ class Life:
             if now >= self.expires_at - EVIDENCE_S and self._warned_of != self.expires_at:
                 self._warned_of = self.expires_at
                 for call in list(self.room.calls)[:LOOKED_AT]:
-                    call.expects_end()
+                    if not call.record.status and call.leader:
+                        call.witness.read(lambda: None)  # what it is doing, while it is
             self.lives.wake(self._next(), self)
 
     def _end(self, reason: str, limit: FiredLimit) -> None:
         self.room.end_limit = limit
         for call in list(self.room.calls):
-            call.overtaken(limit)
+            call.overtaken(limit, clock.monotonic() - max(0.0, boottime() - self.expires_at))
         self.room.kill(lambda: None, reason)
 
     def late_ms(self) -> float | None:

@@ -88,7 +88,8 @@ class Peer:
             elif kind == wire.HURRY and self.call:
                 self.call.hurry()
             elif kind == wire.SIGNAL and self.call:
-                self.call.signal(int(body))
+                if self.call.part and self.call.leader_fd >= 0:
+                    self.call.part.signal_leader(self.call.leader_fd, int(body))
             elif kind == wire.PING:
                 self.send(wire.frame(wire.PONG))
             elif self.room:
