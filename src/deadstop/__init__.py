@@ -8,6 +8,8 @@ Layers, low to high; a module imports only from lower ones (docs/design.md):
     2  boundary/                            where code runs: start, watch, evidence, kill, proof
     3  executor/  guard/                    how a call is asked for and its result fetched; early refusals
     4  supervisor/  worker/                 the process that keeps deadlines and kills; those that run functions
+    5  sandbox/                             sandboxes with a life of their own, no HTTP
+    6  server/  client/                     the same over HTTP, and its Python client
     6  adapters/  compat/                   faces for frameworks, one file each
     7  cli/
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from ._version import __version__ as __version__
     from .budget import Task as Task
     from .cancel import CancelToken as CancelToken
+    from .client.asynchronous import AsyncSandbox as AsyncSandbox
+    from .client.synchronous import Sandbox as Sandbox
     from .deadlines import deadline as deadline
     from .deadlines import remaining as remaining
     from .deferred import defer as defer
@@ -65,6 +69,8 @@ if TYPE_CHECKING:
     from .results import ToolResult as ToolResult
 
 _HOME = {
+    "AsyncSandbox": "client.asynchronous",
+    "Sandbox": "client.synchronous",
     "__version__": "_version",
     "CancelToken": "cancel",
     "deadline": "deadlines",
@@ -110,6 +116,7 @@ _HOME = {
 }
 
 __all__ = [
+    "AsyncSandbox",
     "Boundary",
     "BoundaryUnavailable",
     "Call",
@@ -122,6 +129,7 @@ __all__ = [
     "OutcomeUnknown",
     "Progress",
     "RaceResult",
+    "Sandbox",
     "SoftLimit",
     "Status",
     "Task",

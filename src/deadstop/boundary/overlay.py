@@ -48,16 +48,24 @@ class OverlayMount:
             raise ValueError(f"not the folders of an overlay: {self}")
 
     def options(self) -> str:
-        """For mount(2). `userxattr`: an ordinary user cannot write the kernel's own attributes."""
-        folders = f"lowerdir={':'.join(self.lowers)},upperdir={self.upper},workdir={self.work}"
+        """For mount(2).
+
+        `userxattr`: an ordinary user cannot write the kernel's own attributes. `volatile`: else the end of the last
+        process, and so the proof that all is gone, waits until the host has written out its whole file system.
+        """
+        folders = f"volatile,lowerdir={':'.join(self.lowers)},upperdir={self.upper},workdir={self.work}"
         return folders if _is_real_root() else f"userxattr,{folders}"
 
 
 def mount_overlay(layer: OverlayMount, target: str) -> None:
-    """Mount in this process's mount namespace; `target` is absolute. Changes the working folder for a moment."""
+    """Mount in this process's mount namespace; `target` is absolute. Changes the working folder for a moment.
+
+    What is written to it need not be on the disk after fsync: a layer lives no longer than its server.
+    """
     before = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.chdir(layer.root)
+        _forget_last_mount(f"{layer.work}/work/incompat/volatile")
         syscalls.mount("layer", target, "overlay", _FLAGS, layer.options())
     finally:
         os.fchdir(before)
@@ -160,6 +168,15 @@ def _probe_and_leave(root: str, report: int) -> NoReturn:
         os.write(report, f"{problem.filename or 'namespaces'}: {problem.strerror}".encode())
     finally:
         os._exit(0)
+
+
+def _forget_last_mount(mark: str) -> None:
+    """A volatile overlay refuses a second mount, as a crash of the host may have cost files. Here it ends the layer."""
+    try:
+        os.unlink(f"{mark}/dirty")
+        os.rmdir(mark)
+    except FileNotFoundError:
+        pass
 
 
 def _own_mounts() -> None:

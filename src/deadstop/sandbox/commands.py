@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import resource
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..executor.prepare import Options, over_before_start, prepare_command
@@ -26,7 +27,7 @@ NO_LAYER = Place("sandbox")
 
 def start(sandbox: Sandbox, link: Link, wish: ExecWish) -> Exec:
     """Start it. A command that is refused comes back ended, with the result that says why. Raises UsageError."""
-    command = _command(sandbox, wish)
+    command = compose(wish, {**sandbox.env, **sandbox.wish.env}, sandbox.id)
     started = Exec(
         f"exec_{command.call_id[5:]}", sandbox.id, command,
         shown=wish.shown or " ".join(wish.argv), background=wish.background,
@@ -53,11 +54,12 @@ def wish_seconds(wish: ExecWish) -> float:
     return DEFAULT_EXEC_S if wish.timeout_s is None else wish.timeout_s
 
 
-def _command(sandbox: Sandbox, wish: ExecWish) -> Command:
+def compose(wish: ExecWish, env: Mapping[str, str], sandbox_id: str) -> Command:
+    """The command, with nothing left open. `env` is the sandbox's own. Raises UsageError."""
     given = wish.timeout_s is not None
     options = Options(
         timeout=max(wish_seconds(wish), 1e-9), isolation="sandbox", bind_cwd=False, cwd=wish.cwd, tail=wish.tail,
-        env={**sandbox.env, **sandbox.wish.env, **wish.env},
+        env={**env, **wish.env},
     )  # fmt: skip
     command = prepare_command(
         wish.argv, options, NO_LAYER, {}, stdin="open" if _has_input(wish) else "null", size=None, stream=True
@@ -67,7 +69,7 @@ def _command(sandbox: Sandbox, wish: ExecWish) -> Command:
         limit = FiredLimit("call", wish_seconds(wish), "given" if given else "default")
     return dataclasses.replace(
         command, limit=limit, own_part=wish.on_timeout != "destroy", open_files=OPEN_FILES, nice=0, oom_score_adj=0,
-        umask=0o022, env={**command.env, "DEADSTOP_CALL": command.call_id, "DEADSTOP_SANDBOX": sandbox.id},
+        umask=0o022, env={**command.env, "DEADSTOP_CALL": command.call_id, "DEADSTOP_SANDBOX": sandbox_id},
         rlimits=tuple((RLIMITS[name], int(value)) for name, value in wish.rlimits.items()),
     )  # fmt: skip
 

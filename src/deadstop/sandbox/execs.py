@@ -70,6 +70,12 @@ class Exec:
     def status(self) -> str:
         return "ended" if self.result else "running"
 
+    def overdue(self) -> bool:
+        """Its limit was met, or will be found to have been: its result may still be on its way."""
+        if self.result is not None:
+            return self.result.status is Status.TIMEOUT
+        return self.command.deadline is not None and clock.monotonic() >= self.command.deadline
+
     # -- from the supervisor -----------------------------------------------------------------------------------------
 
     def follow(self, link: Link, stdin: int) -> None:

@@ -138,9 +138,11 @@ def make_folder(folder: int, name: bytes, owner: Owner, mode: int = 0o755) -> in
             pass
         try:
             os.mkdir(name, mode & 0o700, dir_fd=folder)
+            fd = open_beneath(folder, [name], os.O_RDONLY | os.O_DIRECTORY)
         except FileExistsError:
             continue
-        fd = open_beneath(folder, [name], os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            raise OSError(errno.ESTALE, "") from None  # removed as fast as it is made, or its parent was
         try:
             give(fd, owner)
             os.fchmod(fd, mode)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BUFFER_SHARE = 0.1  # of the whole life, at most: a short one is not all buffer
 LEAD_SHARE = 0.3  # of the buffer
-LEAD_MOST_S = 5.0
+LEAD_LEAST_S, LEAD_MOST_S = 0.3, 5.0
 STOP_MOST_S = 2.0  # what `before_stop` may take before an end that somebody waits for
 IDLE_MARGIN_S = 3.0
 MARGIN_S = 0.05
@@ -47,8 +47,9 @@ class Hooked:
 
     @property
     def lead_s(self) -> float:
-        """What is kept for `before_stop` and the snapshot."""
-        return min(self.buffer_s * LEAD_SHARE, LEAD_MOST_S)
+        """What is kept for `before_stop` and the snapshot: even of a short life as much as a snapshot takes."""
+        least = min(LEAD_LEAST_S, self.sandbox.record.ttl_s / 4)
+        return max(least, min(self.buffer_s * LEAD_SHARE, LEAD_MOST_S))
 
     def supervised_idle(self) -> float | None:
         """The idle time that the supervisor keeps: ours is a little shorter, so that hooks can run before the end."""

@@ -14,11 +14,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from ..errors import DeadstopError, NotAllowed, NotFound
 from . import admission
+from .building import run_step
 from .events import Events
 from .execs import Exec
 from .forks import Forks
@@ -31,7 +33,8 @@ from .sandbox import Sandbox
 from .settings import Settings
 from .snapshots import Snapshots
 from .states import End
-from .templates import Templates
+from .template_build import build
+from .templates import Template, Templates
 from .warm import Warm
 from .wishes import Hooks, Wish
 
@@ -203,6 +206,15 @@ class Host:
             return made
 
         return await self._keys.once(key or f"resume {old.id}", ["resume", old.id], again)
+
+    async def build_template(
+        self, name: str, *, base: str = "base", folder: str | None = None, pypi: Sequence[str] = (),
+        debian: Sequence[str] = (), log: Callable[[str], None],
+    ) -> Template:  # fmt: skip
+        """Make a template of a folder and packages; `log` gets what is done, line by line. Raises NotAllowed."""
+        self.check_open()
+        run = partial(run_step, self, log)
+        return await build(self.templates, name, base=base, folder=folder, pypi=pypi, debian=debian, run=run, log=log)
 
     def memory_promised(self) -> int:
         return sum(each.wish.memory for each in self.live())

@@ -17,6 +17,7 @@ from .. import wire
 from ..boundary.cgroup import read
 from ..boundary.reaper import descendants
 from ..boundary.sandbox import HOLDER
+from ..errors import InternalError, NotAllowed
 from ..executor.client import PROOF_S, Channel, failure
 from ..executor.private import supervisor, wait_readable
 from ..model import Command, Place, command_to_dict, place_to_dict
@@ -24,8 +25,11 @@ from ..model import Command, Place, command_to_dict, place_to_dict
 ANSWER_S = 15.0
 
 
-class SupervisorLost(Exception):
+class SupervisorLost(InternalError):
     """The supervisor ended, and with it all it held."""
+
+    def __str__(self) -> str:
+        return "the supervisor ended, and with it every sandbox it held"
 
 
 class Link:
@@ -62,6 +66,9 @@ class Link:
             self.on_lost()
             return
         for kind, body in frames:
+            opening = self._waiting.get(wire.OPENED)
+            if kind == wire.GONE and opening and not opening.done():
+                opening.set_exception(NotAllowed("it ended while it was being made"))
             asked = self._waiting.pop(wire.OPENED if kind == wire.FAILED else kind, None)
             if asked is None:
                 self.on_frame(kind, body)
@@ -77,6 +84,8 @@ class Link:
         waiting = self._waiting[kind] = self.loop.create_future()
         try:
             return await asyncio.wait_for(waiting, seconds)
+        except TimeoutError:
+            raise InternalError("the supervisor did not answer in time") from None
         finally:
             if self._waiting.get(kind) is waiting:
                 del self._waiting[kind]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import wire
+from ..boundary.policy import BASE_ENVIRONMENT
 from ..errors import SandboxEnded
 from ..model import Files, Limits, Place
 from .layers import Image, Layer
@@ -54,13 +55,13 @@ async def make(sandbox: Sandbox, taken: Made | None = None, image: Image | None 
         source = image or _source(sandbox, template)
         record.boot_mode = "warm" if taken else ("fork" if image else "snapshot" if record.from_snapshot else "cold")
         made = taken or await prepare(host, sandbox.wish, source, template, consume=consume, record_life=_life(sandbox))
-        sandbox.layer, sandbox.env = made.layer, template.environment({}) if template else {}
+        sandbox.layer, sandbox.env = made.layer, environment_of(template)
         record.layer_id, record.layer_kind = made.layer.id, made.layer.kind
         sandbox.take(made.link)
         if taken:
             await made.link.ask(wire.EXTEND, extend_text(*_life(sandbox).values()), wire.LIFE)
-        if not record.live:  # its time was over, or the server closed, while it was made
-            raise SandboxEnded(record.id, "ttl", "its life was over before it was made")
+        if sandbox.doomed or not record.live:
+            raise SandboxEnded(record.id, *(sandbox.doomed or (End.TTL, "its life was over before it was made")))
     except BaseException as problem:
         failed(sandbox, problem)
         raise
@@ -75,12 +76,17 @@ async def make(sandbox: Sandbox, taken: Made | None = None, image: Image | None 
     host.events.tell("created", sandbox.id, boot_mode=record.boot_mode)
 
 
+def environment_of(template: Template | None) -> dict[str, str]:
+    return template.environment({"PATH": BASE_ENVIRONMENT["PATH"]}) if template else {}
+
+
 def failed(sandbox: Sandbox, problem: BaseException) -> None:
     """It could not be made: what there is of it goes, and its record says why."""
     if sandbox.link:
         sandbox.link.close()
     if sandbox.record.live:
-        sandbox.record.finish(End.FAILED, str(problem) or type(problem).__name__, None)
+        reason, detail = sandbox.doomed or (End.FAILED, str(problem) or type(problem).__name__)
+        sandbox.record.finish(reason, detail, None)
         sandbox.gone.set()
         sandbox.host.ended(sandbox)
 

@@ -30,7 +30,8 @@ def open_beneath(folder: int, names: Sequence[bytes], flags: int) -> int:
     """Open the path `names` beneath the directory `folder`; no names are that directory itself.
 
     Never waits for the other end of a FIFO or for a lease. With O_PATH alone a symbolic link as the last name is opened
-    as itself. Raises OSError: ELOOP for a symbolic link anywhere else, what open(2) says for the rest.
+    as itself. Raises OSError: ELOOP for a symbolic link anywhere else and for a directory that is moved away during the
+    walk, what open(2) says for the rest.
     """
     path = b"/".join(names) or b"."
     if len(path) < _PATH_BYTES:
@@ -70,5 +71,7 @@ def _open(folder: int, path: bytes, flags: int) -> int:
         if fd >= 0:
             return fd
         number = ctypes.get_errno()
+        if number == errno.EXDEV:
+            number = errno.ELOOP  # moved out of `folder` during the walk: as unlucky as a link, and no reason to follow
         if number != errno.EINTR:
             raise OSError(number, os.strerror(number))

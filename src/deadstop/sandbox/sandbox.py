@@ -47,6 +47,7 @@ class Sandbox:
         self.sessions = Sessions(self)
         self.env: dict[str, str] = {}
         self.execs: dict[str, Exec] = {}
+        self.doomed: tuple[End, str] | None = None  # an end that was asked for before it was made
         self.gone = asyncio.Event()  # its record is closed
         self.hooks = Hooked(self)
         self._keys, self._extensions = Keys(), Keys()
@@ -61,6 +62,8 @@ class Sandbox:
 
     def check_live(self) -> Link:
         """Its boundary, or SandboxEnded."""
+        if self.record.state is State.CREATING:
+            raise NotAllowed(f"sandbox {self.id} is still being made")
         if not self.record.live or self.link is None or self.link.closed:
             end = self.record.end or {"reason": "failed", "detail": "it was never made"}
             raise SandboxEnded(self.id, end["reason"], end["detail"])
@@ -258,6 +261,8 @@ class Sandbox:
 
     async def kill(self, reason: str = End.KILLED, detail: str = "") -> dict[str, Any] | None:
         """End it; the receipt when that is shown. Idempotent: of one that has ended, the receipt of then."""
+        if self.record.state is State.CREATING:
+            self.doomed = (End(reason), detail)  # whoever makes it finds that out
         if self.record.live and self.link is not None and not self.link.closed:
             await self.hooks.before_stop()
         if self.record.live and self.link is not None and not self.link.closed:
@@ -307,7 +312,7 @@ class Sandbox:
         if not self.record.live:
             return
         expired = self.record.expires_at()
-        self.record.finish(reason, self.hooks.detail or _DETAILS.get(reason, ""), receipt)
+        self.record.finish(reason, self.hooks.detail or self._took_it_along() or _DETAILS.get(reason, ""), receipt)
         assert self.record.end is not None
         self.record.end["expires_at"] = expired
         self.hooks.cancel()
@@ -317,6 +322,11 @@ class Sandbox:
         if self.link:
             self.link.close()
         self.host.ended(self)
+
+    def _took_it_along(self) -> str:
+        """A command whose limit was to end all of it."""
+        late = [each for each in self.execs.values() if each.wish_on_timeout == "destroy" and each.overdue()]
+        return f"exec {late[0].id} met its time limit" if late else ""
 
     # -- for people --------------------------------------------------------------------------------------------------
 

@@ -60,15 +60,16 @@ class _Stream:
 
     def feed(self, data: bytes) -> None:
         data = self._held + data if self._held else data
+        self._held, at = b"", 0
         while self.heads:
             head = self.heads[0]
-            start = data.find(head)
+            start = data.find(head, at)
             if start < 0:
-                kept = _begun(data, head)
-                self.parts[-1].feed(data[: len(data) - kept])
-                self._held = data[len(data) - kept :]
+                end = max(at, len(data) - _begun(data, head))
+                self.parts[-1].feed(data[at:end])
+                self._held = data[end:]
                 return
-            self.parts[-1].feed(data[:start])
+            self.parts[-1].feed(data[at:start])
             end = data.find(b"\n", start, start + FRAME_BYTES)
             if end < 0:
                 if len(data) - start >= FRAME_BYTES:
@@ -76,9 +77,8 @@ class _Stream:
                 self._held = data[start:]
                 return
             self._frame(data[start + len(head) : end])
-            data = data[end + 1 :]
-        self.parts[-1].feed(data)
-        self._held = b""
+            at = end + 1
+        self.parts[-1].feed(data[at:])
 
     def _frame(self, text: bytes) -> None:
         sign, rest = text[:1], text[1:]

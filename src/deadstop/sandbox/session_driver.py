@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 START_S = 15.0  # for the driver to say that it is there
 INTERRUPT_S = 0.5  # between the interrupt and the kill
+EVIDENCE_S = 0.2  # for what it was doing to be read, and for what heeds SIGTERM
 END_S = 20.0  # for the result of an exec that is being killed; the supervisor bounds that itself
 WHOLE_LIFE_S = 366 * 86400.0  # a session lives as long as its sandbox
 TAIL = 65536
@@ -37,6 +38,8 @@ class Place(Protocol):
     def status(self) -> str: ...
 
     async def exec(self, wish: ExecWish) -> Exec: ...
+
+    def touch(self) -> None: ...
 
 
 class Driver:
@@ -143,7 +146,10 @@ class Driver:
     async def end(self) -> ToolResult | None:
         """Kill it, and what it started. None if nobody could be shown to be gone in time."""
         self.exec.cancel("caller")
-        result = await self.exec.wait(END_S)
+        result = await self.exec.wait(EVIDENCE_S)
+        if result is None:
+            self.exec.hurry()
+            result = await self.exec.wait(END_S)
         if self._writing is not None:
             self._writing.cancel()
         await asyncio.wait([self._reader], timeout=1.0)

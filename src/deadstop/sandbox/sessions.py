@@ -160,8 +160,10 @@ class Session:
             self.runs += 1
             run = _Run(driver, FiredLimit("call", seconds, "given" if timeout_s is not None else "default"), waited)
             try:
+                self._sandbox.touch()
                 return await run.answer(data, tail, notes)
             finally:
+                self._sandbox.touch()
                 if not driver.alive:
                     self._driver = None
 

@@ -27,6 +27,7 @@ VENV = f"{HOME}/.venv"
 TARGET = f"{HOME}/.python"  # where the host's Python cannot make a virtual environment
 PYPI_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._, -]+\])?[ ]*([<>=!~][<>=!~A-Za-z0-9.,*+ -]*)?")
 DEBIAN_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?(=[A-Za-z0-9.+~:-]+)?")
+QUIET = ("--no-input", "--disable-pip-version-check", "--no-cache-dir")
 DOWNLOAD_S, UNPACK_S = 600.0, 120.0
 
 Log = Callable[[str], None]
@@ -107,20 +108,34 @@ async def _install(
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Variables and folders for programs that the packages need. Goes on with the base's environment, if it has one."""
 
-    async def step(*words: str) -> int:
+    async def step(*words: str) -> bool:
         log("$ " + " ".join(words))
-        return await run(list(words), cwd=HOME, env=before.environment({}), net=True, layer=layer)
+        return await run(list(words), cwd=HOME, env=before.environment({}), net=True, layer=layer) == 0
 
-    pip = ("-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--no-cache-dir")
-    has_venv = before.env.get("VIRTUAL_ENV") == VENV
-    if has_venv or ("PYTHONPATH" not in before.env and await step("python3", "-m", "venv", VENV) == 0):
-        if await step(f"{VENV}/bin/python", *pip, *packages):
-            raise NotAllowed(f"pip could not install {', '.join(packages)}; its words are in the log")
-        return {"VIRTUAL_ENV": VENV}, (f"{VENV}/bin",)
-    log("this Python makes no virtual environment (on Debian: package python3-venv); installing into a folder instead")
-    if await step("python3", *pip, "--upgrade", "--target", TARGET, *packages):
+    pip, options = await _pip(before, step)
+    if not await step(*pip, "install", *QUIET, *options, *packages):
         raise NotAllowed(f"pip could not install {', '.join(packages)}; its words are in the log")
-    return {"PYTHONPATH": TARGET}, (f"{TARGET}/bin",)
+    if "--target" in options:
+        return {"PYTHONPATH": TARGET}, (f"{TARGET}/bin",)
+    return {"VIRTUAL_ENV": VENV}, (f"{VENV}/bin",)
+
+
+async def _pip(before: Template, step: Callable[..., Awaitable[bool]]) -> tuple[list[str], list[str]]:
+    """The first way that this host's Python has: its own pip for a virtual environment, that one's pip, or a folder.
+
+    An environment with a pip of its own takes seconds more, and on Debian python3-venv: who wants it names `pip`, too.
+    """
+    python = f"{VENV}/bin/python"
+    folder = ["python3", "-m", "pip"], ["--upgrade", "--target", TARGET]
+    if before.env.get("PYTHONPATH") == TARGET:
+        return folder
+    there = before.env.get("VIRTUAL_ENV") == VENV
+    if there or await step("python3", "-m", "venv", "--without-pip", VENV):
+        if await step("python3", "-m", "pip", "--python", python, "--version"):
+            return ["python3", "-m", "pip", "--python", python], []
+        if there or await step("python3", "-m", "venv", "--clear", VENV):
+            return [python, "-m", "pip"], []
+    return folder
 
 
 # -- Debian: by the server, nothing of a package is run ----------------------------------------------------------------

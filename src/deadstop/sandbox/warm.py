@@ -33,6 +33,8 @@ class Warm:
 
     async def take(self, wish: Wish) -> Made | None:
         """One that will do for this wish, or None. Another is made in its place."""
+        name = self.host.templates.resolve(wish.template).name  # the same by another name
+        wish = dataclasses.replace(wish, template=name)
         while self._ready and self._ready[0].key == kind_of(wish):
             made = self._ready.popleft()
             self.fill()

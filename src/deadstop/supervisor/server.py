@@ -251,6 +251,11 @@ def _end_reason(room: Room) -> str:
     return "resource" if group and group.out_of_memory_kills() else "failed"
 
 
+def _is_over(room: Room) -> bool:
+    """Ended, and its control groups given back, too."""
+    return room.ended and (room.released or not room.exited)
+
+
 def _complain(problem: Exception) -> None:
     """A defect of ours in one call's handling: it is shown, and the other calls go on."""
     sys.stderr.write("deadstop: internal error\n" + "".join(traceback.format_exception(problem)))
@@ -281,7 +286,7 @@ class Server:
         self.engine.loop.watch(caller, self._shut_down)
 
     def open(self, place: dict[str, Any]) -> Room:
-        self.rooms = [room for room in self.rooms if not room.ended]
+        self.rooms = [room for room in self.rooms if not _is_over(room)]
         try:
             room = self.engine.open(place_from_dict(place))
         except OSError as problem:
@@ -345,7 +350,7 @@ class Server:
     def _finished(self) -> bool:
         if self.over_at is None:
             return False
-        return all(room.ended for room in self.rooms) or clock.monotonic() >= self.over_at
+        return all(_is_over(room) for room in self.rooms) or clock.monotonic() >= self.over_at
 
 
 def main(control_fd: int, caller_fd: int) -> NoReturn:

@@ -13,6 +13,8 @@ from .volume import Volume, open_volume
 
 __all__ = ["BtrfsStore"]
 
+TIDY_AFTER = 256  # discarded: the kernel keeps a count for each subvolume there ever was
+
 
 class BtrfsStore(Store):
     """A running sandbox stands still for one snapshot; all that is dirty was written out just before, while it ran."""
@@ -22,6 +24,7 @@ class BtrfsStore(Store):
     def __init__(self, root: str, size: int | None) -> None:
         super().__init__(root)
         self._volume: Volume | None = None
+        self._discarded = 0
         try:
             if not subvolumes.is_btrfs(root):
                 self._volume = open_volume(f"{root}/layers.img", self.place, size)
@@ -41,8 +44,22 @@ class BtrfsStore(Store):
 
     async def sweep(self, keep: set[str]) -> list[str]:
         gone = await super().sweep(keep)
-        await asyncio.to_thread(subvolumes.remove_stale_groups, self.place)
+        await asyncio.to_thread(self._tidy)
         return gone
+
+    async def discard(self, item_id: str) -> None:
+        await super().discard(item_id)
+        self._discarded += 1
+        if self._discarded % TIDY_AFTER == 0:
+            await asyncio.to_thread(self._tidy)
+
+    def _tidy(self) -> None:
+        folders = [f"{self.place}/{part}" for part in ("layers", "images")]
+        live = [entry.path for folder in folders for entry in os.scandir(folder) if entry.is_dir()]
+        try:
+            subvolumes.remove_stale_groups(self.place, live)
+        except FileNotFoundError:
+            pass  # another was discarded meanwhile; the next time will do
 
     def _create(self, image: Image | None, disk: int | None, consume: bool) -> Layer:
         layer_id = new_id("lay")
@@ -59,7 +76,7 @@ class BtrfsStore(Store):
         except BaseException:
             subvolumes.destroy(f"{self.place}/layers", layer_id)
             raise
-        return Layer(layer_id, self.kind, folder, limited, measure=lambda: subvolumes.usage(folder))
+        return Layer(layer_id, self.kind, folder, limited, disk, measure=lambda: subvolumes.usage(folder))
 
     def _limit(self, folder: str, disk: int | None) -> bool:
         if disk is None or not self._limits:
@@ -75,7 +92,16 @@ class BtrfsStore(Store):
             await asyncio.to_thread(self._flush, layer)
         async with Stopwatch(frozen, idle) as watch:
             await asyncio.to_thread(subvolumes.snapshot, layer.folder, images, image_id, read_only=True)
+        await asyncio.to_thread(self._make_room, layer)
         return image_id, (), Capture("snapshot", watch.ms)
+
+    def _make_room(self, layer: Layer) -> None:
+        """What the image has counts for the layer even when the layer has it no more: once over, that is free.
+
+        Else a sandbox could not write its files anew after a fork. So it may come to have twice its bytes, never more.
+        """
+        if layer.limited and layer.disk is not None:
+            subvolumes.change_limit(layer.folder, layer.disk + min(layer.disk, layer.usage() or 0))
 
     def _flush(self, layer: Layer) -> None:
         """A snapshot writes out what is dirty: this one does it for the one to come, and is thrown away."""

@@ -15,7 +15,7 @@ import shutil
 import stat
 from dataclasses import dataclass
 
-__all__ = ["Copied", "allocated", "copy_tree", "remove_tree"]
+__all__ = ["Copied", "Copier", "Tree", "allocated", "copy_tree", "remove_tree"]
 
 _FICLONE = 0x4004_9409
 _LONGEST_PATH = 4000  # of the 4096 bytes the system takes
@@ -46,18 +46,18 @@ class Copier:
         self.copied = Copied()
         self.target = os.open(target, _FOLDER)
         self._links: dict[tuple[int, int], str] = {}
-        self._folders: list[tuple[str, os.stat_result]] = []
+        self._folders: list[tuple[str, int, os.stat_result]] = []
 
     def __enter__(self) -> Copier:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for path, status in reversed(self._folders):
-            os.chmod(path, stat.S_IMODE(status.st_mode), dir_fd=self.target)
+        for path, mode, status in reversed(self._folders):
+            os.chmod(path, mode, dir_fd=self.target)
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=self.target)
         os.close(self.target)
 
-    def folder(self, path: str, source: int) -> int:
+    def folder(self, path: str, source: int, mode: int) -> int:
         """Make the folder `path` like the open folder `source`; a descriptor of it. "" is the target, left as it is."""
         if not path:
             return os.dup(self.target)
@@ -68,7 +68,7 @@ class Copier:
             pass  # merged into; if it is no folder, the next line says so
         made = open_beneath(self.target, path)
         self._dress(made, source)
-        self._folders.append((path, status))
+        self._folders.append((path, mode, status))
         return made
 
     def entry(self, name: str, path: str, source: int, target: int) -> None:
@@ -105,7 +105,7 @@ class Copier:
             self._links[key] = path
 
     def _file(self, name: str, source: int, target: int, status: os.stat_result) -> None:
-        read = _open_readable(name, source, status)
+        read = _open_readable(name, source, stat.S_IMODE(status.st_mode))
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             write = os.open(name, flags, 0o600, dir_fd=target)
@@ -153,29 +153,64 @@ class Copier:
                 os.setxattr(made, name, os.getxattr(source, name))
 
 
+class Tree:
+    """A folder that is read: gives descriptors of the folders in it, no part of whose path may be a link.
+
+    Where their owner took its own permission away, it has it until the end.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.root = os.open(path, _FOLDER)
+        self._modes: dict[str, int] = {}  # of folders that were opened up
+
+    def __enter__(self) -> Tree:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for path, mode in reversed(self._modes.items()):
+            self._change_mode(path, mode)
+        os.close(self.root)
+
+    def folder(self, path: str) -> int:
+        """Open one for reading; "" is the tree itself."""
+        if os.geteuid() != 0:
+            mode = stat.S_IMODE(os.stat(path, dir_fd=self.root).st_mode) if path else 0o700
+            if mode & 0o500 != 0o500 and path not in self._modes:
+                self._change_mode(path, mode | 0o500)
+                self._modes[path] = mode
+        return open_beneath(self.root, path)
+
+    def mode(self, path: str, folder: int) -> int:
+        """Of an open folder, as its owner set it."""
+        return self._modes.get(path, stat.S_IMODE(os.fstat(folder).st_mode))
+
+    def _change_mode(self, path: str, mode: int) -> None:
+        held = _openat2(self.root, path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.chmod(f"/proc/self/fd/{held}", mode)
+        finally:
+            os.close(held)
+
+
 def copy_tree(source: str, target: str, owner: int | None = None, *, raw: bool = False) -> Copied:
     """Copy what is in one folder into another, which exists; files that are there already are replaced.
 
     `owner` is given everything; None leaves that to the system. Nothing may write to the source meanwhile.
     """
-    root = os.open(source, _FOLDER)
-    try:
-        with Copier(target, owner, raw=raw) as copier:
-            waiting = [""]
-            while waiting:
-                _copy_folder(copier, root, waiting.pop(), waiting)
-            return copier.copied
-    finally:
-        os.close(root)
+    with Tree(source) as tree, Copier(target, owner, raw=raw) as copier:
+        waiting = [""]
+        while waiting:
+            _copy_folder(copier, tree, waiting.pop(), waiting)
+        return copier.copied
 
 
-def _copy_folder(copier: Copier, root: int, path: str, waiting: list[str]) -> None:
-    source = open_beneath(root, path)
+def _copy_folder(copier: Copier, tree: Tree, path: str, waiting: list[str]) -> None:
+    source = tree.folder(path)
     try:
-        target = copier.folder(path, source)
+        target = copier.folder(path, source, tree.mode(path, source))
         try:
             for entry in folder_entries(source):
-                inside = f"{path}/{entry.name}" if path else entry.name
+                inside = below(path, entry.name)
                 if len(os.fsencode(inside)) > _LONGEST_PATH:
                     copier.copied.skipped += 1
                 elif entry.is_dir(follow_symlinks=False):
@@ -188,6 +223,10 @@ def _copy_folder(copier: Copier, root: int, path: str, waiting: list[str]) -> No
         os.close(source)
 
 
+def below(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
 def folder_entries(folder: int) -> list[os.DirEntry[str]]:
     with os.scandir(folder) as entries:
         return list(entries)
@@ -195,26 +234,23 @@ def folder_entries(folder: int) -> list[os.DirEntry[str]]:
 
 def allocated(path: str) -> int:
     """Bytes that the files below a folder take on disk; each counted once."""
-    total, seen = 0, set()
-    root = os.open(path, _FOLDER)
-    try:
-        waiting = [""]
+    total, waiting = 0, [""]
+    seen: set[int] = set()
+    with Tree(path) as tree:
         while waiting:
             here = waiting.pop()
-            folder = open_beneath(root, here)
+            folder = tree.folder(here)
             try:
                 for entry in folder_entries(folder):
                     status = entry.stat(follow_symlinks=False)
-                    inside = f"{here}/{entry.name}" if here else entry.name
-                    if stat.S_ISDIR(status.st_mode) and len(os.fsencode(inside)) <= _LONGEST_PATH:
-                        waiting.append(inside)
-                    if status.st_nlink == 1 or status.st_ino not in seen:
+                    if entry.is_dir(follow_symlinks=False) and len(os.fsencode(here)) < _LONGEST_PATH - 256:
+                        waiting.append(below(here, entry.name))
+                    elif status.st_ino not in seen:
                         total += status.st_blocks * 512
-                        seen.add(status.st_ino) if status.st_nlink > 1 else None
+                        if status.st_nlink > 1:
+                            seen.add(status.st_ino)
             finally:
                 os.close(folder)
-    finally:
-        os.close(root)
     return total
 
 
@@ -283,15 +319,8 @@ def _open_own_folder(name: str, parent: int | None) -> int:
 
 
 def open_beneath(root: int, path: str) -> int:
-    """Open the folder `path` below an open one; no part of it may be a link. For reading, whatever its mode."""
-    try:
-        return _openat2(root, path or ".", _FOLDER)
-    except PermissionError:
-        held = _openat2(root, path or ".", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        return _with_permission(held, os.fstat(held), 0o500, _FOLDER & ~os.O_NOFOLLOW)
-    finally:
-        os.close(held)
+    """Open the folder `path` below an open one for reading; no part of it may be a link."""
+    return _openat2(root, path or ".", _FOLDER)
 
 
 def is_whiteout(status: os.stat_result) -> bool:
@@ -310,26 +339,22 @@ def _openat2(root: int, path: str, flags: int) -> int:
     return fd
 
 
-def _open_readable(name: str, folder: int, status: os.stat_result) -> int:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+def _open_readable(name: str, folder: int, mode: int) -> int:
+    """Of a file that its owner may not read, the mode is another for as long as that takes."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        return os.open(name, flags, dir_fd=folder)
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
     except PermissionError:
         held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    path = f"/proc/self/fd/{held}"
     try:
-        return _with_permission(held, status, 0o400, flags & ~os.O_NOFOLLOW)
+        os.chmod(path, mode | 0o400)
+        try:
+            return os.open(path, flags)
+        finally:
+            os.chmod(path, mode)
     finally:
         os.close(held)
-
-
-def _with_permission(held: int, status: os.stat_result, needed: int, flags: int) -> int:
-    """Its owner took its own permission away: give it back for as long as it takes to open."""
-    path, mode = f"/proc/self/fd/{held}", stat.S_IMODE(status.st_mode)
-    os.chmod(path, mode | needed)
-    try:
-        return os.open(path, flags)
-    finally:
-        os.chmod(path, mode)
 
 
 def _copy_parts(read: int, write: int, size: int) -> None:

@@ -36,7 +36,7 @@ class Layer:
     """The writable files of one sandbox.
 
     `folder` is where the server may put files while no sandbox has the layer: it has `home` and `tmp` in it (in an
-    overlay, only what differs from below). `limited`: the bytes are bounded by what `create` was told.
+    overlay, only what differs from below). `limited`: the bytes are bounded by `disk`.
     `mount` is set for an overlay: the boundary mounts it and binds its `home` and `tmp`; else it binds `binds()`.
     """
 
@@ -44,6 +44,7 @@ class Layer:
     kind: str
     folder: str
     limited: bool = False
+    disk: int | None = None
     mount: OverlayMount | None = None
     view: str = ""
     measure: Callable[[], int | None] = field(default=lambda: None, repr=False)
@@ -232,9 +233,10 @@ class Store:
         return image
 
     def _check_space(self) -> None:
-        space = os.statvfs(self.place)
-        if space.f_bavail * space.f_frsize < LEAST_FREE:
-            raise CapacityError(f"the disk with {self.place} is full", "disk")
+        for path in (self.place, self.root):  # a volume, and the disk that it grows on
+            space = os.statvfs(path)
+            if space.f_bavail * space.f_frsize < LEAST_FREE:
+                raise CapacityError(f"the disk with {path} is full", "disk")
 
     @contextmanager
     def _using(self, ids: list[str]) -> Iterator[None]:

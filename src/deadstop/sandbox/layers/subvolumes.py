@@ -11,15 +11,27 @@ import errno
 import os
 import struct
 
-__all__ = ["create", "destroy", "enable_quota", "is_btrfs", "limit", "remove_stale_groups", "snapshot", "usage"]
+__all__ = [
+    "change_limit",
+    "create",
+    "destroy",
+    "enable_quota",
+    "is_btrfs",
+    "limit",
+    "remove_stale_groups",
+    "snapshot",
+    "usage",
+]
 
 _READ_ONLY = 1 << 1
 _FIRST_INODE = 256  # of every subvolume, and of nothing else
 _CREATE_V2, _SNAPSHOT_V2, _DESTROY = 0x5000_9418, 0x5000_9417, 0x5000_940F
-_QUOTA_CTL, _QGROUP_CREATE, _QGROUP_LIMIT = 0xC010_9428, 0x4010_942A, 0x8030_942B
+_QUOTA_CTL, _QGROUP_ASSIGN, _QGROUP_CREATE, _QGROUP_LIMIT = 0xC010_9428, 0x4018_9429, 0x4010_942A, 0x8030_942B
 _INO_LOOKUP, _FS_INFO = 0xD000_9412, 0x8400_941F
 _ENABLE_SIMPLE, _ENABLE = 4, 1  # simple: since Linux 6.7; does not slow snapshots down
 _LIMIT_MAX_REFERENCED = 1
+_LEVEL_1 = 1 << 48
+_NO_LIMIT = (1 << 64) - 1
 _MAGIC = 0x9123_683E
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -53,6 +65,10 @@ def destroy(folder: str, name: str) -> None:
     except OSError as problem:
         if problem.errno != errno.ENOTEMPTY:
             raise
+    try:
+        change_limit(f"{folder}/{name}", _NO_LIMIT)  # at its limit nothing can be taken out of it, either
+    except OSError:
+        pass  # it has none
     _destroy_inner(f"{folder}/{name}")
     _call(folder, _DESTROY, arguments)
 
@@ -81,30 +97,45 @@ def enable_quota(path: str) -> str:
 
 
 def limit(path: str, size: int) -> None:
-    """Bound a subvolume's bytes: EDQUOT for whoever writes more. With simple quotas what it inherited is free."""
-    _call(path, _QGROUP_LIMIT, struct.pack("=QQQQQQ", _subvolume_id(path), _LIMIT_MAX_REFERENCED, size, 0, 0, 0))
+    """Bound a subvolume's bytes: EDQUOT for whoever writes more.
+
+    With simple quotas, what it inherited is free, and what it wrote counts for as long as any snapshot has it. The
+    bound is that of a group above the subvolume's own: subvolumes that a payload makes inside are born into it, too.
+    """
+    number = _subvolume_id(path)
+    _call(path, _QGROUP_CREATE, struct.pack("=QQ", 1, _LEVEL_1 | number))
+    _call(path, _QGROUP_ASSIGN, struct.pack("=QQQ", 1, number, _LEVEL_1 | number))
+    change_limit(path, size)
+
+
+def change_limit(path: str, size: int) -> None:
+    """Of a subvolume that has one."""
+    group = _LEVEL_1 | _subvolume_id(path)
+    _call(path, _QGROUP_LIMIT, struct.pack("=QQQQQQ", group, _LIMIT_MAX_REFERENCED, size, 0, 0, 0))
 
 
 def usage(path: str) -> int | None:
-    """Bytes that count against the limit, as of the last commit; None where they are not counted."""
+    """Bytes that count against the limit, as of the last commit; None where they are not counted or not bounded."""
     try:
-        with open(f"{_groups_folder(path)}/0_{_subvolume_id(path)}/referenced") as file:
+        with open(f"{_groups_folder(path)}/1_{_subvolume_id(path)}/referenced") as file:
             return int(file.read())
     except (OSError, ValueError):
         return None
 
 
-def remove_stale_groups(path: str) -> None:
-    """Forget the counts of subvolumes that are gone. One that still counts something refuses, and stays."""
+def remove_stale_groups(path: str, live: list[str]) -> None:
+    """Forget the counts of all subvolumes but these. One that still counts something, or has members, stays."""
+    keep = {_subvolume_id(folder) for folder in live}
     try:
         names = os.listdir(_groups_folder(path))
     except OSError:
         return
-    for name in names:
-        level, _, number = name.partition("_")
-        if level == "0" and number.isdigit() and int(number) >= _FIRST_INODE:
+    for name in sorted(names):  # those of single subvolumes first
+        level, _, digits = name.partition("_")
+        number = int(digits) if digits.isdigit() else 0
+        if level in ("0", "1") and number >= _FIRST_INODE and number not in keep:
             try:
-                _call(path, _QGROUP_CREATE, struct.pack("=QQ", 0, int(number)))
+                _call(path, _QGROUP_CREATE, struct.pack("=QQ", 0, int(level) << 48 | number))
             except OSError:
                 continue
 

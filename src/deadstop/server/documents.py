@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every answer's shape, for the OpenAPI document alone: what is sent is made by the core. Clients ignore new keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["COMPONENTS"]
+
+RESULT = "#/components/schemas/Result"
+
+Result = Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": RESULT})]
+Receipt = Annotated[dict[str, Any], Meta(extra_json_schema={"$ref": f"{RESULT}/$defs/receipt"})]
+Status = Literal["creating", "running", "paused", "expiring", "ended"]
+Reason = Literal["killed", "ttl", "idle", "owner_gone", "resource", "host_lost", "failed"]
+Instant = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+class Document(msgspec.Struct, kw_only=True):
+    """What every answer is: a JSON object that may get new keys, never lose one."""
+
+
+class Problem(Document):
+    """RFC 9457 problem details. `error` is `detail` once more; `kind` is for programs."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    error: str
+    kind: str
+
+
+class End(Document):
+    reason: Reason
+    detail: str
+    at: Instant
+    receipt: Receipt | None
+
+
+class Limits(Document):
+    memory: int | None
+    pids: int | None
+    cpus: float | None
+    disk: int | None
+
+
+class Sandbox(Document):
+    """A sandbox as it is now; `end` once it has ended."""
+
+    id: str
+    template: str
+    status: Status
+    created_at: Instant
+    expires_at: Instant | None
+    name: str | None
+    end: End | None
+    ttl_seconds: float
+    time_left_s: float
+    idle_timeout_s: float | None
+    persistent: bool
+    on_expiry: Literal["kill", "snapshot"]
+    attached: bool
+    metadata: dict[str, str]
+    cpu: int
+    memory_mb: int
+    limits: Limits
+    network: Literal["off", "host"]
+    from_snapshot: str | None
+    parent: str | None
+    tree_id: str | None
+    last_snapshot: str | None
+    resumed_as: str | None
+    resumed_from: str | None
+    boot_ms: float | None
+    boot_mode: Literal["cold", "warm", "fork", "snapshot"]
+    guest_ip: str
+    layer: Literal["btrfs", "overlay", "folder"]
+    execs_running: int
+
+
+class Sandboxes(Document):
+    items: list[Sandbox]
+
+
+class ExecDone(Document):
+    """A command that ended by itself. `exit_code` is 128 + N where signal N ended it, 126 or 127 without a start."""
+
+    exec_id: str
+    stdout: str
+    stderr: str
+    exit_code: int
+    duration_ms: int
+    truncated: bool
+    status: Literal["completed", "signaled", "error"]
+    result: Result | None
+
+
+class ExecStarted(Document):
+    exec_id: str
+    status: Literal["running", "ended"]
+
+
+class Exec(Document):
+    exec_id: str
+    cmd: str
+    status: Literal["running", "ended"]
+    background: bool
+    started_at: Instant
+    exit_code: int | None
+    stdout_tail: str
+    stdout_bytes: int
+    stderr_tail: str
+    stderr_bytes: int
+    result: Result | None
+
+
+class ExecSeen(Document):
+    """A command in a list; `outcome` is the status of its result."""
+
+    exec_id: str
+    cmd: str
+    status: Literal["running", "ended"]
+    background: bool
+    started_at: Instant
+    exit_code: int | None
+    outcome: str | None
+
+
+class Execs(Document):
+    items: list[ExecSeen]
+
+
+class Extended(Document):
+    expires_at: Instant
+    time_left_s: float
+    added_s: float
+    clamped: bool
+
+
+class Lifecycle(Document):
+    ttl_seconds: float
+    persistent: bool
+    idle_seconds: float | None
+    expires_at: Instant | None
+    time_left_s: float
+    status: Status
+
+
+class Snapshot(Document):
+    id: str
+    snapshot_id: str
+    sandbox_id: str
+    template: str
+    created_at: Instant
+    name: str | None
+    size_bytes: int | None
+    how: str | None
+    pause_ms: float | None
+
+
+class Snapshots(Document):
+    snapshots: list[Snapshot]
+
+
+class Forked(Document):
+    sandbox: Sandbox
+    tree_id: str | None
+    how: str | None
+    pause_ms: float | None
+
+
+class ForkedTree(Document):
+    children: list[Sandbox]
+    tree_id: str | None
+    how: str | None
+    pause_ms: float | None
+
+
+class Promoted(Document):
+    winner: str
+    tree_id: str | None
+    deleted: list[str]
+    failures: dict[str, str]
+    receipts: dict[str, Any]
+
+
+class Ports(Document):
+    ports: list[int]
+
+
+class Session(Document):
+    """`generation` counts the interpreters it has had: a new one knows nothing of the last."""
+
+    id: str
+    language: Literal["python", "bash"]
+
+
+class Sessions(Document):
+    items: list[Session]
+
+
+class SessionRun(Document):
+    results: list[dict[str, Any]]
+    stdout: str
+    stderr: str
+    error: Any
+    exit: int
+    duration_ms: float
+    session_ended: bool
+    result: Result | None
+
+
+class FileWritten(Document):
+    path: str
+    bytes: int
+
+
+class Entry(Document):
+    name: str
+    path: str
+    is_dir: bool
+    size: int
+    mode: str
+    mtime: int
+    type: str
+
+
+class Entries(Document):
+    """`truncated`: there are more than these."""
+
+    entries: list[Entry]
+    truncated: bool
+
+
+class Template(Document):
+    name: str
+    description: str
+    size_bytes: int | None
+    created_at: Instant | float | None
+    builtin: bool
+
+
+class Templates(Document):
+    items: list[Template]
+
+
+class Anything(Document):
+    """Any JSON object."""
+
+
+class Health(Document):
+    status: Literal["ok", "stopping"]
+    version: str
+    sandboxes: int
+
+
+COMPONENTS: tuple[type[Document], ...] = (
+    *(Problem, Sandbox, Sandboxes, ExecDone, ExecStarted, Exec, ExecSeen, Execs, Extended, Lifecycle),
+    *(Snapshot, Snapshots, Forked, ForkedTree, Promoted, Ports, Session, Sessions, SessionRun),
+    *(FileWritten, Entry, Entries, Template, Templates, Health, Anything),
+)
