@@ -5,12 +5,12 @@ A frame is a length (4 bytes, network order), a kind (1 byte) and that many byte
 frame. Closing the socket is a message too: whoever asked for the call is gone, and the call is killed.
 
 Caller to supervisor: RUN and OPEN (first frame, JSON), EXEC (in an opened boundary, with the new call's socket), POOL
-(of call workers, with its own socket and the page of deadlines), CANCEL, HURRY, SIGNAL (its number), KILL (the reason),
-PING; of an opened boundary EXTEND (JSON: the new end of its life), TOUCH (it is in use), FREEZE ("1" or "0") and SWAP
-(JSON: another overlay for its files, while nothing runs inside).
-Supervisor to caller: STARTED (with a pidfd of the boundary's root), OUTPUT (stream byte and data), DONE (result JSON),
-OPENED, GONE (receipt JSON and why it ended), FAILED (JSON: the error's class name and arguments), PONG, LIFE (JSON:
-the end of its life as it is now), FROZEN ("1" or "0": what it is now), SWAPPED (what went wrong, if anything did).
+(of call workers, with its own socket and the page of deadlines), CANCEL, HURRY, SIGNAL (its number), LIMIT (JSON:
+another deadline for a running command, or none), KILL (the reason), PING; of an opened boundary EXTEND (JSON: the new
+end of its life), TOUCH (it is in use), FREEZE ("1" or "0") and SWAP (JSON: another overlay for its files, while nothing
+runs inside). Supervisor to caller: STARTED (with a pidfd of the boundary's root), OUTPUT (stream byte and data), DONE
+(result JSON), OPENED, GONE (receipt JSON and why it ended), FAILED (JSON: the error's class name and arguments), PONG,
+LIFE (JSON: the end of its life as it is now), FROZEN ("1" or "0": what it is now), SWAPPED (what went wrong, or "").
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import struct
 from typing import Any
 
 RUN, OPEN, EXEC, POOL, CANCEL, HURRY, KILL, PING = b"R", b"B", b"X", b"W", b"C", b"H", b"K", b"I"
-SIGNAL, EXTEND, TOUCH, FREEZE, SWAP = b"N", b"E", b"T", b"Z", b"V"
+SIGNAL, LIMIT, EXTEND, TOUCH, FREEZE, SWAP = b"N", b"Q", b"E", b"T", b"Z", b"V"
 STARTED, OUTPUT, DONE, OPENED, GONE, FAILED, PONG = b"S", b"O", b"D", b"P", b"G", b"F", b"J"
 LIFE, FROZEN, SWAPPED = b"L", b"Y", b"M"
 

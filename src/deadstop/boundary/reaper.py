@@ -59,6 +59,19 @@ def descendants(root: int, *, limit: int = 100_000, without: frozenset[int] = fr
     return found
 
 
+def tree(root: int) -> dict[int, int]:
+    """Every process below `root` and its parent, parents before children: for who asks whose they are."""
+    found: dict[int, int] = {}
+    todo = [root]
+    while todo:
+        parent = todo.pop()
+        for child in children_of(parent):
+            if child not in found:
+                found[child] = parent
+                todo.append(child)
+    return found
+
+
 def signal_tree(
     root: int, number: int, *, spare: frozenset[int] = frozenset(), without: frozenset[int] = frozenset()
 ) -> int:

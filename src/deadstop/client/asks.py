@@ -20,7 +20,7 @@ Content = bytes | Callable[[], AsyncIterator[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `seconds` bounds all of it, from sending until its answer has been read; None for a stream.
+    """One request. `seconds` bounds all of it, from sending until its answer has been read; of a stream, its head.
 
     With a `key` the server does it once, however often it is sent.
     """
@@ -31,7 +31,7 @@ class Ask:
     body: Mapping[str, Any] | None = None
     content: Content | None = None
     key: str | None = None
-    seconds: float | None = ANSWER_S
+    seconds: float = ANSWER_S
 
     @property
     def repeatable(self) -> bool:

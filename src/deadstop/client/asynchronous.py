@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .. import clock
 from ..errors import DeadstopError, NotFound, SandboxEnded
@@ -14,14 +14,17 @@ from ..executor.prepare import DEFAULT, Default
 from ..results import Receipt, ToolResult
 from . import bodies, execs
 from .asks import LONG_S, Ask, new_key, sandbox_path
-from .connection import Connection, connection
+from .connection import Server
 from .execs import Command, Wish
 from .files import AsyncFiles
 from .holding import Holding
-from .hooks import Hooks
+from .hooks import STOP_MOST_S, Hooks
 from .process import AsyncProcess, AsyncSession
 from .running import Budgeted, Piece, Running, whole
 from .view import Known, View, boottime
+
+if TYPE_CHECKING:
+    from ..executor.tool import Call
 
 OnOutput = Callable[[str, bytes], object]
 
@@ -32,7 +35,7 @@ class AsyncSandbox(Known):
     It belongs to the event loop that it was made on; connections are closed when that loop ends.
     """
 
-    def __init__(self, server: Connection, view: View, hooks: Hooks | None = None) -> None:
+    def __init__(self, server: Server, view: View, hooks: Hooks | None = None) -> None:
         """Use `create`, `connect` or `list`."""
         self._server, self._view, self._hooks = server, view, hooks
         self._holding: Holding | None = None
@@ -49,7 +52,7 @@ class AsyncSandbox(Known):
     ) -> Self:  # fmt: skip
         """See `Sandbox.create`."""
         body, hooks = bodies.create(template, ttl, detached=detached, **options)
-        place = connection(server, token)
+        place = Server(server, token)
         ask = Ask("POST", "/sandboxes", body=body, key=new_key(), seconds=LONG_S)
         return await cls._made(place, ask, hooks)
 
@@ -58,7 +61,7 @@ class AsyncSandbox(Known):
         cls, ref: str, *, resume: bool = False, server: str | None = None, token: str | None = None
     ) -> Self:
         """See `Sandbox.connect`."""
-        found = cls(connection(server, token), View())
+        found = cls(Server(server, token), View())
         await found.refresh(ref)
         if resume and found.status == "paused":
             await found.resume()
@@ -72,20 +75,20 @@ class AsyncSandbox(Known):
         token: str | None = None,
     ) -> Sequence[Self]:  # fmt: skip
         """See `Sandbox.list`."""
-        place = connection(server, token)
+        place = Server(server, token)
         query = {"state": state, **{f"metadata.{name}": value for name, value in (metadata or {}).items()}}
         asked_at = boottime()
         found = (await place.document(Ask("GET", "/sandboxes", query)))["items"]
         return [cls._seen(place, document, asked_at) for document in found]
 
     @classmethod
-    def _seen(cls, server: Connection, document: Mapping[str, Any], asked_at: float) -> Self:
+    def _seen(cls, server: Server, document: Mapping[str, Any], asked_at: float) -> Self:
         view = View()
         view.take(document, asked_at)
         return cls(server, view)
 
     @classmethod
-    async def _made(cls, server: Connection, ask: Ask, hooks: Hooks | None) -> Self:
+    async def _made(cls, server: Server, ask: Ask, hooks: Hooks | None) -> Self:
         asked_at = boottime()
         made = cls._seen(server, await server.document(ask), asked_at)
         made._hooks, made._owned = hooks, bool(made.document.get("attached"))
@@ -226,6 +229,12 @@ class AsyncSandbox(Known):
         answer = await self._server.document(Ask("POST", self._path("exec"), body=body, key=wish.key))
         return AsyncProcess(self._server, self.id, str(answer["exec_id"]), wish)
 
+    async def run_function_async(self, asked: Call) -> ToolResult:
+        """What `await deadstop.call_async(..., sandbox=self)` does."""
+        from .function import run_in_async
+
+        return await run_in_async(self, asked)
+
     async def processes(self) -> Sequence[AsyncProcess]:
         """See `Sandbox.processes`."""
         found = (await self._server.document(Ask("GET", self._path("execs"))))["items"]
@@ -302,7 +311,7 @@ class AsyncSandbox(Known):
             done = self._hooks.stopping(self._face)
             if done is not None:
                 try:
-                    await asyncio.wait_for(done.wait(), self._hooks.seconds)
+                    await asyncio.wait_for(done.wait(), min(self._hooks.seconds, STOP_MOST_S))
                 except TimeoutError:
                     pass
         await self._deleted()
@@ -342,14 +351,14 @@ class AsyncSandbox(Known):
 
     async def follow_logs(self, stream: str = "both") -> AsyncGenerator[str, None]:
         """See `Sandbox.follow_logs`."""
-        ask = Ask("GET", self._path("logs"), {"stream": stream, "follow": "true"}, seconds=None)
+        ask = Ask("GET", self._path("logs"), {"stream": stream, "follow": "true"})
         async with aclosing(self._server.events(ask)) as events:
             async for _, document in events:
                 yield document["line"] if isinstance(document, dict) else str(document)
 
     async def events(self) -> AsyncGenerator[dict[str, Any], None]:
         """See `Sandbox.events`."""
-        async with aclosing(self._server.events(Ask("GET", self._path("events"), seconds=None))) as events:
+        async with aclosing(self._server.events(Ask("GET", self._path("events")))) as events:
             async for name, document in events:
                 if isinstance(document, dict):
                     yield {"type": name, **document}
@@ -360,6 +369,6 @@ class AsyncSandbox(Known):
     ) -> Sequence[dict[str, Any]]:
         """See `Sandbox.snapshots`."""
         query = {"sandbox_id": sandbox_id} if sandbox_id else {}
-        found = await connection(server, token).document(Ask("GET", "/snapshots", query))
+        found = await Server(server, token).document(Ask("GET", "/snapshots", query))
         items: Sequence[dict[str, Any]] = found["snapshots"]
         return items

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from .. import clock
@@ -33,13 +33,11 @@ class Broken(Exception):
 class Connection:
     """Requests to one server, all on one event loop. Connections are kept and shared."""
 
-    def __init__(self, url: str | None = None, token: str | None = None) -> None:
-        self.url = url or server_url()
-        self._httpx2 = _load()
-        self.token = token or os.environ.get(TOKEN_VARIABLE)
+    def __init__(self, url: str, token: str | None) -> None:
+        self.url, self._httpx2 = url, _load()
         headers = {"Accept": "application/json", "User-Agent": "deadstop"}
-        if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
         base, path = _place(self.url)
         limits = self._httpx2.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=KEPT_S)
         transport = self._httpx2.AsyncHTTPTransport(uds=path, limits=limits, trust_env=False)
@@ -55,7 +53,7 @@ class Connection:
 
         Raises ServerUnreachable if the request surely had no effect, Broken if it may have had one.
         """
-        end = None if ask.seconds is None else clock.monotonic() + ask.seconds
+        end = clock.monotonic() + ask.seconds
         sent = False
         for pause in (*AGAIN_S, None):
             try:
@@ -63,7 +61,7 @@ class Connection:
             except Broken as problem:
                 sent = sent or problem.sent
                 if not sent:
-                    raise self._unreachable(problem) from None
+                    raise self.unreachable(problem) from None
                 if problem.late or not ask.repeatable or pause is None:
                     raise Broken(problem, sent=True, late=problem.late) from None
                 await asyncio.sleep(pause)
@@ -74,17 +72,14 @@ class Connection:
         try:
             reply = await self.answer(ask)
         except Broken as problem:
-            raise self._unreachable(problem) from None
+            raise self.unreachable(problem) from None
         if not reply.ok:
             raise problem_of(reply)
         return reply
 
-    async def document(self, ask: Ask) -> dict[str, Any]:
-        return (await self.ask(ask)).document()
-
-    async def _once(self, ask: Ask, end: float | None) -> Reply:
+    async def _once(self, ask: Ask, end: float) -> Reply:
         try:
-            async with asyncio.timeout(None if end is None else max(0.0, end - clock.monotonic())):
+            async with asyncio.timeout(max(0.0, end - clock.monotonic())):
                 response = await self._client.send(self._request(ask))
         except TimeoutError as problem:
             raise Broken(problem, sent=True, late=True) from None
@@ -94,9 +89,15 @@ class Connection:
 
     @asynccontextmanager
     async def opened(self, ask: Ask) -> AsyncGenerator[httpx2.Response, None]:
-        """The head of a streamed answer; leaving the block closes its connection. Raises as `ask` does."""
+        """The head of a streamed answer, within `ask.seconds`; leaving the block closes its connection.
+
+        Raises what an answer that is no success stands for, and Broken.
+        """
         try:
-            response = await self._client.send(self._request(ask), stream=True)
+            async with asyncio.timeout(ask.seconds):
+                response = await self._client.send(self._request(ask), stream=True)
+        except TimeoutError as problem:
+            raise Broken(problem, sent=True, late=True) from None
         except self._httpx2.TransportError as problem:
             raise self._broken(problem) from None
         try:
@@ -116,7 +117,7 @@ class Connection:
                 async for data in response.aiter_bytes():
                     yield data
         except Broken as problem:
-            raise self._unreachable(problem) from None
+            raise self.unreachable(problem) from None
 
     async def events(self, ask: Ask) -> AsyncGenerator[tuple[str, Any], None]:
         """Server-sent events as they come; ends when the server ends them."""
@@ -137,17 +138,48 @@ class Connection:
     def _broken(self, problem: Exception) -> Broken:
         return Broken(problem, sent=not isinstance(problem, self._httpx2.ConnectError | self._httpx2.ConnectTimeout))
 
-    def unreachable(self, problem: BaseException) -> ServerUnreachable:
-        return self._unreachable(problem)
-
-    def _unreachable(self, problem: BaseException) -> ServerUnreachable:
-        if isinstance(problem, Broken) and problem.late:
+    def unreachable(self, problem: Broken) -> ServerUnreachable:
+        """The error for people, with what to do."""
+        if problem.late:
             return ServerUnreachable(f"the server at {self.url} did not answer in time: is it stopped or overloaded?")
-        if isinstance(problem, Broken) and problem.sent:
+        if problem.sent:
             return ServerUnreachable(f"the server at {self.url} closed the connection: {problem}")
         return ServerUnreachable(
             f"no server at {self.url} ({problem}): start one with `deadstop serve` or set {SERVER_VARIABLE} to another"
         )
+
+
+class Server:
+    """A server by its place: its connection is that of whichever loop asks, in whichever process."""
+
+    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+        self.url = url or server_url()
+        self.token = token or os.environ.get(TOKEN_VARIABLE)
+
+    async def answer(self, ask: Ask) -> Reply:
+        return await self._here.answer(ask)
+
+    async def ask(self, ask: Ask) -> Reply:
+        return await self._here.ask(ask)
+
+    async def document(self, ask: Ask) -> dict[str, Any]:
+        return (await self.ask(ask)).document()
+
+    def opened(self, ask: Ask) -> AbstractAsyncContextManager[httpx2.Response]:
+        return self._here.opened(ask)
+
+    def pieces(self, ask: Ask) -> AsyncGenerator[bytes, None]:
+        return self._here.pieces(ask)
+
+    def events(self, ask: Ask) -> AsyncGenerator[tuple[str, Any], None]:
+        return self._here.events(ask)
+
+    def unreachable(self, problem: Broken) -> ServerUnreachable:
+        return self._here.unreachable(problem)
+
+    @property
+    def _here(self) -> Connection:
+        return _connection(self.url, self.token)
 
 
 def _load() -> Any:
@@ -172,16 +204,17 @@ def _place(url: str) -> tuple[str, str | None]:
 
 _connections: dict[tuple[int, str, str | None], tuple[asyncio.AbstractEventLoop, Connection]] = {}
 _keepers: set[asyncio.Task[None]] = set()
+_left_behind: list[object] = []
 
 
-def connection(url: str | None, token: str | None) -> Connection:
+def _connection(url: str, token: str | None) -> Connection:
     """The running loop's connection to this server: made once, closed when the loop ends its tasks."""
     loop = asyncio.get_running_loop()
-    place = (id(loop), url or server_url(), token or os.environ.get(TOKEN_VARIABLE))
+    place = (id(loop), url, token)
     known = _connections.get(place)
     if known is not None and known[0] is loop:
         return known[1]
-    made = Connection(place[1], place[2])
+    made = Connection(url, token)
     _connections[place] = loop, made
     keeper = loop.create_task(_keep(place, made), name="deadstop-connection")
     _keepers.add(keeper)
@@ -199,6 +232,7 @@ async def _keep(place: tuple[int, str, str | None], made: Connection) -> None:
 
 
 def forget_all() -> None:
-    """In a forked child: what was opened belongs to the parent."""
+    """In a forked child: what was opened belongs to the parent, and is not even closed here."""
+    _left_behind.extend((dict(_connections), set(_keepers)))
     _connections.clear()
     _keepers.clear()

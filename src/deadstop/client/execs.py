@@ -53,7 +53,7 @@ class Wish:
         return Ask("POST", sandbox_path(ref, "exec"), body=self.body(), key=self.key, seconds=seconds)
 
     def ask_stream(self, ref: str) -> Ask:
-        return Ask("POST", sandbox_path(ref, "exec", "stream"), body=self.body(), key=self.key, seconds=None)
+        return Ask("POST", sandbox_path(ref, "exec", "stream"), body=self.body(), key=self.key)
 
     def compared(self) -> bytes:
         """What makes a command the same call again."""

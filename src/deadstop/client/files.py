@@ -13,7 +13,7 @@ from typing import IO, Any
 from ..errors import FileProblem, NotFound
 from . import trees
 from .asks import LONG_S, Ask, sandbox_path
-from .connection import Connection
+from .connection import Server
 from .portal import portal
 
 CHUNK = 256 << 10
@@ -26,7 +26,7 @@ Path = str | os.PathLike[str]
 class AsyncFiles:
     """The async twin of `Files`."""
 
-    def __init__(self, server: Connection, ref: Callable[[], str]) -> None:
+    def __init__(self, server: Server, ref: Callable[[], str]) -> None:
         self._server, self._ref = server, ref
 
     def _ask(self, method: str, path: str, route: str = "", **options: Any) -> Ask:
@@ -92,12 +92,16 @@ class AsyncFiles:
         if os.path.isdir(name):
             with tempfile.SpooledTemporaryFile(SPOOLED) as packed:
                 await asyncio.to_thread(trees.pack, name, packed)
-                ask = self._ask("PUT", remote, "tree", content=lambda: _pieces(packed), seconds=None)
+                seconds = _transfer(packed.seek(0, os.SEEK_END))
+                ask = self._ask("PUT", remote, "tree", content=lambda: _pieces(packed), seconds=seconds)
                 await self._server.ask(ask)
             return
         with open(name, "rb") as file:
-            query = _mode(os.fstat(file.fileno()).st_mode & 0o777)
-            await self._server.ask(self._ask("PUT", remote, content=lambda: _pieces(file), query=query, seconds=None))
+            found = os.fstat(file.fileno())
+            query, seconds = _mode(found.st_mode & 0o777), _transfer(found.st_size)
+            await self._server.ask(
+                self._ask("PUT", remote, content=lambda: _pieces(file), query=query, seconds=seconds)
+            )
 
     async def download(self, remote: str, local: Path, *, max_bytes: int = LARGEST) -> Sequence[str]:
         """See `Files.download`."""
@@ -106,7 +110,7 @@ class AsyncFiles:
             await self._download_file(remote, name, max_bytes)
             return []
         with tempfile.SpooledTemporaryFile(SPOOLED) as packed:
-            ask = self._ask("GET", remote, "tree", seconds=None)
+            ask = self._ask("GET", remote, "tree")
             await self._into(packed, ask, remote, max_bytes)
             packed.seek(0)
             return await asyncio.to_thread(trees.unpack, packed, name, max_bytes)
@@ -120,7 +124,7 @@ class AsyncFiles:
         descriptor, half = tempfile.mkstemp(prefix=".deadstop-", dir=folder)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                await self._into(file, self._ask("GET", remote, seconds=None), remote, max_bytes)
+                await self._into(file, self._ask("GET", remote), remote, max_bytes)
             os.chmod(half, 0o666 & ~trees.umask())
             os.replace(half, target)
         except BaseException:
@@ -135,6 +139,11 @@ class AsyncFiles:
                 if left < 0:
                     raise FileProblem("too_large", remote, f"more than {max_bytes} bytes (max_bytes)")
                 await asyncio.to_thread(file.write, data)
+
+
+def _transfer(size: int) -> float:
+    """How long so many bytes may take: a slow line, not one that stands still."""
+    return LONG_S + size / (256 << 10)
 
 
 def _mode(mode: int | None) -> dict[str, str]:

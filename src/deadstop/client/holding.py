@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadstopError
-from .asks import ANSWER_S, Ask, Events, sandbox_path
-from .connection import Broken, Connection
+from .asks import Ask, Events, sandbox_path
+from .connection import Broken, Server
 from .portal import held
 
 if TYPE_CHECKING:
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 class Holding:
     """One open stream. While that of an attached sandbox is open it lives; when this process ends, so does it."""
 
-    def __init__(self, sandbox: AsyncSandbox, server: Connection, *, attach: bool) -> None:
+    def __init__(self, sandbox: AsyncSandbox, server: Server, *, attach: bool) -> None:
         self._sandbox, self._server, self._attach = sandbox, server, attach
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._listen(), name="deadstop-events")
 
     async def opened(self) -> None:
         """Until the server holds the other end. Raises what kept it from that."""
-        async with asyncio.timeout(ANSWER_S):
-            await asyncio.shield(self._opened)
+        await asyncio.shield(self._opened)
 
     async def close(self) -> None:
         self._task.cancel()
@@ -36,7 +35,7 @@ class Holding:
 
     async def _listen(self) -> None:
         what = "attach" if self._attach else "events"
-        ask = Ask("GET", sandbox_path(self._sandbox.id, what), seconds=None)
+        ask = Ask("GET", sandbox_path(self._sandbox.id, what))
         descriptor = -1
         try:
             async with self._server.opened(ask) as response:

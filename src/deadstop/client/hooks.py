@@ -13,13 +13,16 @@ from .. import deadlines
 from ..errors import UsageError
 
 Hook = str | Callable[..., Any] | None
-NAMES = ("on_timeout", "on_extended", "before_stop")
+STOP_MOST_S = 2.0  # how long `kill` waits
+LEAD_SHARE, LEAD_MOST_S = 0.3, 5.0  # of the buffer before the end, for `before_stop`
 
 
 class Hooks:
-    """Each callable runs in a daemon thread (an async one as a task), for `seconds` at most; nobody waits for it but
-    `kill`, and that no longer than those seconds. What it raises is dropped. Calls that it makes of deadstop end with
-    its time; Python code that hangs cannot be ended, and delays nothing.
+    """Each callable runs in a daemon thread (an async one as a task), for `seconds` at most. What it raises is dropped.
+
+    Calls that it makes of deadstop end with its time; Python code that hangs cannot be ended, and delays nothing: only
+    `kill` waits for `before_stop`, for at most STOP_MOST_S. Before the TTL's end that begins as shortly before it as
+    the server's own does; an extension calls it off.
     """
 
     def __init__(self, seconds: float, **hooks: Hook) -> None:
@@ -32,6 +35,7 @@ class Hooks:
             elif not isinstance(hook, str | None):
                 raise UsageError(f"{name}: {hook!r:.60} is neither a command, something to call, nor None")
         self._stopping = False
+        self._last_call: asyncio.TimerHandle | None = None
 
     @property
     def body(self) -> dict[str, Any] | None:
@@ -47,12 +51,23 @@ class Hooks:
         """An event of the sandbox."""
         if kind == "expiring":
             self._start("on_timeout", sandbox)
-            self.stopping(sandbox)
-        elif kind == "extended":
+            left = float(document.get("time_left_s") or 0.0)
+            wait = left - min(left * LEAD_SHARE, LEAD_MOST_S)
+            self._last_call = asyncio.get_running_loop().call_later(wait, self.stopping, sandbox)
+        elif kind in ("extended", "ended"):
+            self._call_off()
+        if kind == "extended":
+            self._stopping = False
             self._start("on_extended", sandbox, document.get("added_s"))
+
+    def _call_off(self) -> None:
+        if self._last_call is not None:
+            self._last_call.cancel()
+            self._last_call = None
 
     def stopping(self, sandbox: Any) -> asyncio.Event | None:
         """`before_stop`, once. Set when it has ended; None if there is nothing to wait for."""
+        self._call_off()
         if self._stopping:
             return None
         self._stopping = True

@@ -28,15 +28,18 @@ class Portal:
         self._lock = threading.Lock()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Its value. An exception in the waiting thread, such as Ctrl-C, ends the work as well."""
+        """Its value. An exception in the waiting thread, such as Ctrl-C, ends the work first, within a bound."""
         if threading.current_thread() is self._thread:
             work.close()
             raise InternalError("a blocking call in the thread that answers blocking calls")
-        future = asyncio.run_coroutine_threadsafe(work, self._started())
+        ended = threading.Event()
+        future = asyncio.run_coroutine_threadsafe(_until_ended(work, ended), self._started())
         try:
             return future.result()
         except BaseException:
-            future.cancel()
+            if not future.done():
+                future.cancel()
+                ended.wait(CLOSING_S)
             raise
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
@@ -80,8 +83,16 @@ class Portal:
         thread.join(CLOSING_S)
 
     def forget(self) -> None:
-        """In a forked child: the thread is not there."""
+        """In a forked child: the thread is not there, and its loop is the parent's."""
+        _left_behind.append(self._loop)
         self.__init__()  # type: ignore[misc]
+
+
+async def _until_ended(work: Coroutine[Any, Any, T], ended: threading.Event) -> T:
+    try:
+        return await work
+    finally:
+        ended.set()
 
 
 async def _step(items: AsyncIterator[T]) -> tuple[bool, Any]:
@@ -107,6 +118,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 portal = Portal()
+_left_behind: list[object] = []
 # Sockets that hold attached sandboxes: a forked child must not hold them in its parent's place.
 held: set[int] = set()
 

@@ -8,19 +8,17 @@ import signal as signals
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import clock
 from ..contract import result_from_dict
 from ..errors import DeadstopError, UsageError
 from ..results import ToolResult
 from .asks import LONG_S, Ask, problem_of, sandbox_path
-from .connection import Connection
-from .execs import MARGIN_S, Wish, check_seconds, result_in
+from .connection import Broken, Server
+from .execs import MARGIN_S, Wish, result_in, wish_of
 from .portal import portal
-
-if TYPE_CHECKING:
-    from .running import Budgeted
+from .running import Budgeted
 
 PIECE = 256 << 10  # of input, in one request
 WAIT_S = 300.0  # one request to wait; then the next
@@ -57,14 +55,14 @@ class _Seen:
 class AsyncProcess(_Seen):
     """The async twin of `Process`."""
 
-    def __init__(self, server: Connection, ref: str, exec_id: str, wish: Wish | None = None) -> None:
+    def __init__(self, server: Server, ref: str, exec_id: str, wish: Wish | None = None) -> None:
         self.id, self._server, self._ref, self._wish = exec_id, server, ref, wish
         shown = "" if wish is None else wish.cmd if isinstance(wish.cmd, str) else " ".join(wish.cmd)
         self._document: Mapping[str, Any] = {"exec_id": exec_id, "status": "running", "cmd": shown}
         self._budget: Budgeted | None = None
 
     @classmethod
-    def seen(cls, server: Connection, ref: str, document: Mapping[str, Any]) -> AsyncProcess:
+    def seen(cls, server: Server, ref: str, document: Mapping[str, Any]) -> AsyncProcess:
         found = cls(server, ref, str(document["exec_id"]))
         found._document = document
         return found
@@ -81,7 +79,7 @@ class AsyncProcess(_Seen):
     async def output(self, stream: str = "both", *, follow: bool = False) -> AsyncGenerator[tuple[str, str], None]:
         """See `Process.output`."""
         query = {"stream": stream, "follow": "true" if follow else "false"}
-        ask = Ask("GET", self._path("output"), query, seconds=None)
+        ask = Ask("GET", self._path("output"), query)
         if not follow:
             text = (await self._server.ask(ask)).data.decode("utf-8", "replace")
             if text:
@@ -243,20 +241,38 @@ def _answer(document: Mapping[str, Any]) -> Answer:
 class AsyncSession:
     """The async twin of `Session`."""
 
-    def __init__(self, server: Connection, ref: str, session_id: str, language: str) -> None:
+    def __init__(self, server: Server, ref: str, session_id: str, language: str) -> None:
         self._server, self._ref, self.id, self.language = server, ref, session_id, language
 
     async def run(self, code: str, timeout: float = 30.0) -> Answer:
         """See `Session.run`."""
-        seconds = 0.0 if timeout == 0 else check_seconds("timeout", timeout)
-        body = {"code": code, "timeout_ms": round(seconds * 1000, 3)}
+        if not isinstance(code, str):
+            raise UsageError(f"code: {code!r:.60} is not text")
+        wish = wish_of([f"session {self.language}", code or " "], timeout)
+        budget = Budgeted(wish, None)
+        if (refused := budget.refused()) is not None:
+            return _answer({"result": refused.to_dict(), "error": (refused.error or {}).get("message")})
+        try:
+            document = await self._ran(code, wish.seconds)
+        except DeadstopError:
+            budget.withdrawn()
+            raise
+        if (result := result_in(document, wish)) is not None:
+            document = {**document, "result": budget.settled(result).to_dict()}
+        return _answer(document)
+
+    async def _ran(self, code: str, seconds: float) -> dict[str, Any]:
         # Not repeatable: code that ran twice did its work twice.
+        body = {"code": code, "timeout_ms": round(seconds * 1000, 3)}
         ask = Ask("POST", self._path("run"), body=body, seconds=seconds + MARGIN_S)
-        reply = await self._server.answer(ask)
+        try:
+            reply = await self._server.answer(ask)
+        except Broken as problem:
+            raise self._server.unreachable(problem) from None
         document = reply.document()
         if not reply.ok and "result" not in document:
             raise problem_of(reply)
-        return _answer(document)
+        return document
 
     async def close(self) -> None:
         """See `Session.close`."""

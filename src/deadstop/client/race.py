@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import clock
-from ..cancel import CancelToken
 from ..contract import receipt_from_dict
 from ..errors import DeadstopError, UsageError
 from ..executor.race import RaceResult
+from ..executor.tokens import Token
 from ..results import Receipt, Status, ToolResult
 from .execs import Command
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Entry = Command | Callable[[Sandbox], ToolResult]
 
 MOST = 16
+POLL_S = 0.05  # how often the token is asked; each command waits for it on its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class _Race:
         self, sandbox: Sandbox, entries: list[Any], timeout: float, accept: Callable[[ToolResult], bool], cancel: Any
     ) -> None:
         self.entries, self.timeout, self.accept, self.cancel = entries, timeout, accept, cancel
+        self._token = None if cancel is None else Token(cancel)
         self.forks = sandbox.fork_tree(len(entries))
         self.results: list[ToolResult | None] = [None] * len(entries)
         self.receipts: list[Receipt | None] = [None] * len(entries)
@@ -113,9 +115,9 @@ class _Race:
         with self._changed:
             while self._left and self.won is None and self.problem is None:
                 left = end - clock.monotonic()
-                if left <= 0 or (isinstance(self.cancel, CancelToken) and self.cancel.is_set()):
+                if left <= 0 or (self._token is not None and self._token.is_set()):
                     return
-                self._changed.wait(min(left, 0.1) if self.cancel is not None else left)
+                self._changed.wait(left if self._token is None else min(left, POLL_S))
 
     def _settle(self) -> None:
         """Promote the winner, which ends the others, and make sure that they have."""

@@ -16,7 +16,7 @@ from ..executor.admission import Admission
 from ..executor.tokens import POLL_S, Token
 from ..results import ToolResult
 from .asks import LONG_S, Ask, Events, sandbox_path
-from .connection import Broken, Connection
+from .connection import Broken, Server
 from .execs import MARGIN_S, Wish, cancelled_before, over_before_start, result_in, result_of, unknown
 
 EXEC_HEADER = "x-deadstop-exec"
@@ -45,7 +45,7 @@ class Budgeted:
         self._admission.withdrawn()
 
 
-async def whole(server: Connection, ref: str, wish: Wish) -> ToolResult:
+async def whole(server: Server, ref: str, wish: Wish) -> ToolResult:
     """The result in one answer. If this task is cancelled, the connection closes, and the server ends the command."""
     try:
         return result_of(await server.answer(wish.ask(ref)), wish)
@@ -58,7 +58,7 @@ async def whole(server: Connection, ref: str, wish: Wish) -> ToolResult:
 class Running:
     """The output of one command as it comes; `result` when it has ended."""
 
-    def __init__(self, server: Connection, ref: str, wish: Wish, token: Token | None) -> None:
+    def __init__(self, server: Server, ref: str, wish: Wish, token: Token | None) -> None:
         self._server, self._ref, self._wish, self._token = server, ref, wish, token
         self.result: ToolResult | None = None
         self._id: str | None = None
@@ -75,9 +75,11 @@ class Running:
                 async with aclosing(_until(response.aiter_bytes(), end)) as chunks:
                     async for piece in self._read(chunks):
                         yield piece
-        except (Broken, TimeoutError) as problem:
-            if self._id is None and isinstance(problem, Broken) and not problem.sent:
+        except Broken as problem:
+            if not problem.sent:
                 raise self._server.unreachable(problem) from None
+            self.result = self.result or await self._asked_again(problem)
+        except TimeoutError as problem:
             self.result = self.result or await self._asked_again(problem)
         finally:
             if watch is not None:

@@ -19,6 +19,7 @@ from .running import Piece
 from .view import Known, View
 
 if TYPE_CHECKING:
+    from ..executor.tool import Call
     from .fresh import Fresh
     from .race import ForkRace
 
@@ -64,7 +65,7 @@ class Sandbox(Known):
         `memory` and `disk` are bytes. Hooks: `on_timeout` when the buffer before the end begins, `on_extended` after
         each extension, `before_stop` before an end. Text is a command that the server runs inside; a callable is
         called in this process with the sandbox (`on_extended` also with the seconds added), in a thread of its own,
-        for `hook_seconds` at most. Nothing waits for it, but `kill` for `before_stop`, within those seconds.
+        for `hook_seconds` at most. Nothing waits for it, but `kill` for `before_stop`, and that for 2 s at most.
 
         `server` is `unix:///path` or `http://host:port` (DEADSTOP_SERVER, or this user's own socket). Raises
         CapacityError if there is no room, UsageError for what is not allowed, ServerUnreachable.
@@ -145,6 +146,12 @@ class Sandbox(Known):
         It has a limit, too. Raises ToolRefusedError if the task's budget is used up.
         """
         return Process(portal.run(self._async.start(cmd, timeout, keep_stdin=keep_stdin, **options)))
+
+    def run_function(self, asked: Call) -> ToolResult:
+        """What `deadstop.call(..., sandbox=self)` does."""
+        from .function import run_in
+
+        return run_in(self, asked)
 
     def processes(self) -> Sequence[Process]:
         """What runs or ran inside, as far as it is still known."""

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from ..errors import SandboxError
 from .asks import Ask, given
-from .connection import connection
+from .connection import Server
 from .portal import portal
 
 
@@ -41,19 +41,19 @@ def build_template(
 
 
 async def _list(server: str | None, token: str | None) -> Sequence[dict[str, Any]]:
-    found: Sequence[dict[str, Any]] = (await connection(server, token).document(Ask("GET", "/templates")))["items"]
+    found: Sequence[dict[str, Any]] = (await Server(server, token).document(Ask("GET", "/templates")))["items"]
     return found
 
 
 async def _delete(name: str, server: str | None, token: str | None) -> None:
-    await connection(server, token).ask(Ask("DELETE", f"/templates/{quote(name, safe='')}"))
+    await Server(server, token).ask(Ask("DELETE", f"/templates/{quote(name, safe='')}"))
 
 
 async def _build(
     body: dict[str, Any], server: str | None, token: str | None
 ) -> AsyncGenerator[str | dict[str, Any], None]:
-    ask = Ask("POST", "/templates/build", body=body, seconds=None)
-    async with aclosing(connection(server, token).events(ask)) as events:
+    ask = Ask("POST", "/templates/build", body=body)
+    async with aclosing(Server(server, token).events(ask)) as events:
         async for name, document in events:
             if name == "error":
                 raise SandboxError(f"the template was not built: {document.get('error') or document}")

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, deadlines
-from ..errors import UsageError
 from ..results import ToolResult
 from .flight import Flight, State, hand_over
 from .inline import run_inline
 from .private import wait_readable
 from .refusals import cancelled_before, cannot_be_sent, no_capacity, over_before_start
 from .tokens import POLL_S, Token
-from .tool import Call, Tool
+from .tool import Call, Tool, put_together
 from .workers import Pool, Worker, pool_of, wait_for
 
 if TYPE_CHECKING:
@@ -32,19 +31,16 @@ def call(target: Call | Callable[..., Any], /, *args: Any, **kwargs: Any) -> Too
     """Run a tool, or any function, with these arguments, and say how it ended.
 
     The limits are the tool's (see `deadstop.tool`); a plain function has the defaults, a `Call` brings its own
-    arguments. Blocks until the call has ended, and is gone if it was killed. Safe from any thread, and from inside a
-    running event loop, which it then blocks: there use `call_async`.
+    arguments. With `sandbox=` (a `deadstop.Sandbox`) it runs in there, and what it returns is plain data. Blocks until
+    the call has ended, and is gone if it was killed. Safe from any thread, and from inside a running event loop, which
+    it then blocks: there use `call_async`.
 
     Raises UsageError for what is not allowed and BoundaryUnavailable where the host cannot give the isolation asked
     for, in both cases before anything ran. What the function raises is in the result.
     """
-    if type(target) is Tool:
+    if type(target) is Tool and "sandbox" not in kwargs:
         return target.call(*args, **kwargs)
-    if isinstance(target, Call):
-        if args or kwargs:
-            raise UsageError("a Call has its arguments already")
-        return run(target)
-    return run(Call(target, *args, **kwargs))
+    return run(put_together(target, args, kwargs))
 
 
 def run(asked: Call) -> ToolResult:
@@ -63,6 +59,9 @@ def run_one(asked: Call) -> ToolResult:
         token = Token(asked.cancel)
         if token.is_set():
             return cancelled_before(asked, token)
+    if asked.sandbox is not None:
+        result: ToolResult = asked.sandbox.run_function(asked)
+        return result
     if asked.tool.inline:
         return run_inline(asked)
     for _ in range(TRIES):

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import clock, deadlines
-from ..errors import UsageError
 from ..results import ToolResult
 from .flight import PROOF_S, Flight, State
 from .function import QUEUE_S, TRIES, abandon, launch, with_token_error
 from .inline import run_inline_async
 from .refusals import cancelled_before, no_capacity
 from .tokens import POLL_S, Token
-from .tool import Call
+from .tool import Call, put_together
 from .workers import Pool, Waiter, Worker, pool_of
 
 _monotonic = clock.monotonic
@@ -28,11 +27,7 @@ async def call_async(target: Call | Callable[..., Any], /, *args: Any, **kwargs:
 
     Cancelling the task that awaits it kills the call and waits, shielded and bounded, until that is shown.
     """
-    if isinstance(target, Call):
-        if args or kwargs:
-            raise UsageError("a Call has its arguments already")
-        return await run_async(target)
-    return await run_async(Call(target, *args, **kwargs))
+    return await run_async(put_together(target, args, kwargs))
 
 
 async def run_async(asked: Call) -> ToolResult:
@@ -51,6 +46,9 @@ async def run_one_async(asked: Call) -> ToolResult:
         token = Token(asked.cancel)
         if token.is_set():
             return cancelled_before(asked, token)
+    if asked.sandbox is not None:
+        result: ToolResult = await asked.sandbox.run_function_async(asked)
+        return result
     if asked.tool.inline:
         return await run_inline_async(asked)
     for _ in range(TRIES):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..budget import key_of
 from ..closures import pack, reference
-from ..errors import BoundaryUnavailable, UsageError
+from ..errors import BoundaryUnavailable, SandboxError, UsageError
 from ..results import ToolResult
 from .admission import Admission
 
@@ -34,7 +34,7 @@ def within_task(call: Call, run: Callable[[Call], ToolResult]) -> ToolResult:
         return refused
     try:
         return admission.settled(run(call))
-    except (UsageError, BoundaryUnavailable):  # before anything ran
+    except (UsageError, BoundaryUnavailable, SandboxError):  # before anything ran
         admission.withdrawn()
         raise
 
@@ -46,6 +46,6 @@ async def within_task_async(call: Call, run: Callable[[Call], Awaitable[ToolResu
         return refused
     try:
         return admission.settled(await run(call))
-    except (UsageError, BoundaryUnavailable):
+    except (UsageError, BoundaryUnavailable, SandboxError):
         admission.withdrawn()
         raise

@@ -258,7 +258,7 @@ class Call:
     token, an `on_progress` callback, an id.
     """
 
-    __slots__ = ("args", "call_id", "cancel", "kwargs", "on_progress", "tool", "whole")
+    __slots__ = ("args", "call_id", "cancel", "kwargs", "on_progress", "sandbox", "tool", "whole")
 
     def __init__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         self.tool: Tool[..., Any] = function if type(function) is Tool else tool_of(function)
@@ -267,17 +267,19 @@ class Call:
         self.call_id = new_call_id()
         self.cancel: Any = None
         self.on_progress: Callable[[Progress], None] | None = None
+        self.sandbox: Any = None  # of a server's, to run in
         self.whole: tuple[float, FiredLimit] | None = None  # the batch's end
 
     def options(
         self, *, cancel: Any = None, on_progress: Callable[[Progress], None] | None = None,
-        call_id: str | None = None, **changed: Any,
+        call_id: str | None = None, sandbox: Any = None, **changed: Any,
     ) -> Call:  # fmt: skip
-        """A copy with these; other names are options of `deadstop.tool`."""
+        """A copy with these; `sandbox` is one of a server's (`deadstop.Sandbox`). Others are `deadstop.tool`'s."""
         new = copy.copy(self)
         new.tool = self.tool.with_options(**changed) if changed else self.tool
         new.cancel = self.cancel if cancel is None else cancel
         new.on_progress = on_progress or self.on_progress
+        new.sandbox = self.sandbox if sandbox is None else sandbox
         new.call_id = call_id or new_call_id()
         return new
 
@@ -319,6 +321,18 @@ class Call:
             rest = pack((None, self.args, self.kwargs, None if end == _INFINITE else end, surroundings))
             return BY_PARTS if type(target) is Parts else BY_VALUE, len(target).to_bytes(4, "little") + target + rest
         return 0, pack((target, self.args, self.kwargs, None if end == _INFINITE else end, surroundings))
+
+
+def put_together(target: Call | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """The call that `call` and `call_async` are asked for. A server's sandbox given as `sandbox` is not an argument."""
+    if isinstance(target, Call):
+        if args or kwargs:
+            raise UsageError("a Call has its arguments already")
+        return target
+    if hasattr(kwargs.get("sandbox"), "run_function"):
+        sandbox = kwargs.pop("sandbox")
+        return Call(target, *args, **kwargs).options(sandbox=sandbox)
+    return Call(target, *args, **kwargs)
 
 
 @overload

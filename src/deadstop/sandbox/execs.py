@@ -180,6 +180,12 @@ class Exec:
             reader.give_up()
         self._caught_up()
 
+    def limit(self, seconds: float | None) -> None:
+        """Another limit, from now on, or none: kept by the supervisor, as that it began with."""
+        if self._link and self.result is None:
+            deadline = None if seconds is None else clock.monotonic() + seconds
+            self._link.channel.order(wire.LIMIT, json.dumps({"deadline": deadline, "seconds": seconds}))
+
     def hurry(self) -> None:
         """Skip what is left of evidence and grace."""
         if self._link and self.result is None:

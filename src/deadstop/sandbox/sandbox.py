@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, wire
@@ -53,6 +53,7 @@ class Sandbox:
         self._keys, self._extensions = Keys(), Keys()
         self.starting = asyncio.Lock()  # held while nothing may be started in it
         self._order = asyncio.Lock()  # one at a time: pause, resume, capture
+        self._moving = asyncio.Lock()  # one at a time: extensions, which do not wait for a capture
         self._paused = False
         self._attached = 0
 
@@ -79,14 +80,14 @@ class Sandbox:
     async def set_ttl(self, seconds: float) -> dict[str, Any]:
         """Let it live for this long from now on: the one other thing that moves the end, and it can shorten it."""
         check_seconds("ttl_seconds", seconds)
-        return await self._move_end(boottime() + seconds)
+        return await self._move_end(lambda: boottime() + seconds)
 
     async def _extend_by(self, seconds: float) -> dict[str, Any]:
-        return await self._move_end(self.record.expires_boot + seconds)
+        return await self._move_end(lambda: self.record.expires_boot + seconds)
 
-    async def _move_end(self, wanted: float) -> dict[str, Any]:
-        async with self._order:
-            link, record = self.check_live(), self.record
+    async def _move_end(self, to: Callable[[], float]) -> dict[str, Any]:
+        async with self._moving:
+            link, record, wanted = self.check_live(), self.record, to()
             latest = record.created_boot + self.host.settings.max_ttl_s
             end, before = min(wanted, max(latest, record.expires_boot)), record.expires_boot
             ttl = end - record.created_boot
@@ -132,8 +133,7 @@ class Sandbox:
                 return
             if self.record.state is State.EXPIRING:
                 raise NotAllowed(f"sandbox {self.id} is about to end: extend it before it is paused")
-            if await self._ask(link, wire.FREEZE, "1", wire.FROZEN) != b"1":
-                raise NotAllowed(f"sandbox {self.id} could not be stopped within two seconds")
+            await self._stop_all(link)
             self._paused = True
             self.record.move(State.PAUSED)
             self.host.save(self.record)
@@ -159,13 +159,26 @@ class Sandbox:
         if self._paused:
             yield
             return
-        if await self._ask(link, wire.FREEZE, "1", wire.FROZEN) != b"1":
-            raise NotAllowed(f"sandbox {self.id} could not be stopped within two seconds")
+        await self._stop_all(link)
         try:
             yield
         finally:
-            if not link.closed:
-                link.channel.order(wire.FREEZE, "0")
+            self._let_go(link)
+
+    async def _stop_all(self, link: Link) -> None:
+        try:
+            if await self._ask(link, wire.FREEZE, "1", wire.FROZEN) == b"1":
+                return
+        except BaseException:
+            self._let_go(link)  # it may have been stopped for one who waits no longer
+            raise
+        raise NotAllowed(f"sandbox {self.id} could not be stopped within two seconds")
+
+    @staticmethod
+    def _let_go(link: Link) -> None:
+        """Without an answer, which the next to ask could take for its own."""
+        if not link.closed:
+            link.channel.order(wire.FREEZE, "-")
 
     def capturing(self) -> asyncio.Lock:
         return self._order
@@ -209,12 +222,14 @@ class Sandbox:
         if started.result is not None:
             self._exec_ended(started)
         else:
+            self.hooks.touched()
             self.host.events.tell("exec_started", self.id, exec_id=started.id)
         return started
 
     def _exec_ended(self, ended: Exec) -> None:
         result = ended.result
         assert result is not None
+        self.hooks.touched()
         self.host.exec_ended(self, ended)
         unproven = result.receipt is not None and result.receipt.proof == "none" and self.record.live
         if unproven:

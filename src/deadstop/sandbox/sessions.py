@@ -24,6 +24,7 @@ from .wishes import check_seconds
 
 DEFAULT_RUN_S = 30.0
 SESSIONS = 16
+BACKSTOP_S = 2.0
 CODE_BYTES = 4 << 20
 LANGUAGES = {"python": "python", "python3": "python", "py": "python", "bash": "bash", "sh": "bash", "shell": "bash"}
 LOST = "the session was restarted: its state is lost"
@@ -214,6 +215,8 @@ class _Run:
         driver = self.driver
         timed_out = False
         try:
+            # The supervisor has a limit, too, a little behind ours: it holds if this server is stopped meanwhile.
+            driver.exec.limit((self.limit.seconds or 0.0) + BACKSTOP_S)
             answer = await driver.take(code, self.limit.seconds or 0.0, tail)
             if answer is None:
                 timed_out = driver.alive
@@ -221,6 +224,7 @@ class _Run:
         except asyncio.CancelledError:
             await to_its_end(driver.stop())
             raise
+        driver.exec.limit(None)
         fields = self._fields(notes)
         if answer is None:
             return self._made(self._lost(fields, timed_out), notes, (), None, ended=True)

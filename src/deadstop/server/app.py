@@ -154,6 +154,10 @@ async def _answered(front: Front, request: web.Request, handler: Handler, seen: 
         problem = problem_of(error)
         if problem.status == 500 and not isinstance(error, Problem):
             LOG.exception("handler failed", extra={"facts": {"id": seen.id}})
+        if request.writer.output_size > 0:  # half an answer is out: its end must not look like a whole one
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the answer broke off") from None
         response = problem_response(problem)
     if not response.prepared:
         response.headers["X-Request-Id"] = seen.id

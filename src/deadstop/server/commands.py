@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..sandbox.wishes import ExecWish
     from .front import Call
 
-__all__ = ["cancelled", "chunks", "command_events", "ended", "foreground_events", "started", "watched"]
+__all__ = ["Foreground", "cancelled", "chunks", "command_events", "ended", "started", "watched"]
 
 CANCEL_S = 10.0  # how long the end of a command whose client has gone is waited for
 
@@ -75,16 +75,22 @@ async def command_events(command: Exec, stream: str = "both", *, whole: bool = F
     yield exit_event(ended(command, result))
 
 
-async def foreground_events(command: Exec) -> AsyncGenerator[Event, None]:
-    """As `command_events`, and the command is cancelled if its reader goes."""
-    source = command_events(command, whole=True)
-    try:
-        async for event in source:
-            yield event
-    finally:
-        await source.aclose()
-        if command.result is None:
-            await asyncio.shield(asyncio.ensure_future(cancelled(command)))
+class Foreground:
+    """As `command_events`, and the command is cancelled if its reader goes, be it before the first event."""
+
+    def __init__(self, command: Exec) -> None:
+        self._command = command
+        self._events = command_events(command, whole=True)
+
+    def __aiter__(self) -> Foreground:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await anext(self._events)
+
+    async def aclose(self) -> None:
+        await self._events.aclose()
+        await asyncio.shield(asyncio.ensure_future(cancelled(self._command)))
 
 
 async def chunks(

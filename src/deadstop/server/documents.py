@@ -78,7 +78,7 @@ class Sandbox(Document):
     boot_ms: float | None
     boot_mode: Literal["cold", "warm", "fork", "snapshot"]
     guest_ip: str
-    layer: Literal["btrfs", "overlay", "folder"]
+    layer: Literal["btrfs", "overlay", "folder", ""]  # empty until it has one
     execs_running: int
 
 

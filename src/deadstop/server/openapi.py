@@ -12,7 +12,7 @@ import msgspec
 from .._version import __version__
 from ..schema import result_schema
 from . import documents
-from .replies import JSON, PROBLEM
+from .replies import EVENTS, JSON, PROBLEM
 from .route import Answer, Route
 
 __all__ = ["openapi"]
@@ -131,8 +131,15 @@ def _answer(answer: Answer) -> dict[str, Any]:
     if answer.schema is not None:
         described["content"] = {answer.media: {"schema": {"$ref": _REF.format(name=answer.schema.__name__)}}}
     elif answer.media != JSON:
-        described["content"] = {answer.media: {"schema": {"type": "string"}}}
+        described["content"] = {media: {"schema": _raw(media)} for media in (answer.media, answer.also) if media}
     return described
+
+
+def _raw(media: str) -> dict[str, Any]:
+    """What is no JSON; of a stream, one event."""
+    if media != EVENTS:
+        return {"type": "string"}
+    return {"type": "object", "properties": {"event": {"type": "string"}, "data": {"type": "string"}}}
 
 
 def _problem(status: int) -> dict[str, Any]:

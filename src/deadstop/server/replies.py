@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["JSON", "PROBLEM", "Download", "Event", "Events", "Reply", "Text"]
+__all__ = ["EVENTS", "JSON", "PROBLEM", "Download", "Event", "Events", "Reply", "Text"]
 
 JSON = "application/json"
 PROBLEM = "application/problem+json"
+EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)

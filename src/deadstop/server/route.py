@@ -12,19 +12,23 @@ import msgspec
 
 from .bodies import NoQuery, Query
 from .front import Handler
-from .replies import JSON
+from .replies import EVENTS, JSON
 
 __all__ = ["Answer", "Route"]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A successful answer as documented: its schema (a msgspec type), or None where it has no JSON."""
+    """A successful answer as documented: its schema (a msgspec type), or None where it has no JSON.
+
+    `also` is the media type it has instead if that is asked for.
+    """
 
     schema: Any
     summary: str
     media: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
+    also: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,4 +73,4 @@ class Route:
 
     @property
     def streams(self) -> bool:
-        return any(answer.media == "text/event-stream" or status == 101 for status, answer in self.answers.items())
+        return any(answer.media == EVENTS or status == 101 for status, answer in self.answers.items())

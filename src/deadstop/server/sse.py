@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from .front import Front
-from .replies import Download, Event, Events
+from .replies import EVENTS, Download, Event, Events
 
 __all__ = ["send_download", "send_events"]
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 PING = b": ping\n\n"
 WRITE_S = 60.0  # a client that takes nothing for so long has gone
-_SSE = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_SSE = {"Content-Type": EVENTS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 async def send_events(front: Front, request: web.Request, events: Events) -> web.StreamResponse:
@@ -28,6 +28,7 @@ async def send_events(front: Front, request: web.Request, events: Events) -> web
     response.enable_chunked_encoding()
     items = _Items(events.source, front.stopping if events.ends_on_stop else None)
     try:
+        await items.begin()  # before the client knows of the stream, so that it misses nothing from then on
         await response.prepare(request)
         await _write(request, response, PING)  # the head goes out now, whenever the first event comes
         while (event := await items.next(front.settings.ping_s)) is not _End.end:
@@ -106,6 +107,11 @@ class _Items:
         self._source = source
         self._next: asyncio.Future[Event] | None = None
         self._stop = None if stopping is None else asyncio.ensure_future(stopping.wait())
+
+    async def begin(self) -> None:
+        """Let the source run to its first wait."""
+        self._next = asyncio.ensure_future(_step(self._source))
+        await asyncio.sleep(0)
 
     async def next(self, silence: float) -> object:
         if self._next is None:

@@ -73,7 +73,10 @@ async def serve_command(call: Call[Any, Any]) -> web.StreamResponse:
 
 
 async def _converse(call: Call[Any, Any], wire: web.WebSocketResponse) -> None:
-    first = await asyncio.wait_for(_receive(wire), START_S)
+    try:
+        first = await asyncio.wait_for(_receive(wire), START_S)
+    except TimeoutError:
+        raise Problem(408, "slow", "the first message did not come in time") from None
     if first is None:
         return
     if not isinstance(first, _Start):

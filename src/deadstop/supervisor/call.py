@@ -9,21 +9,21 @@ the clock of the process that collected it has completed, even if this process n
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from .. import clock
-from ..boundary import payload
 from ..model import Command
 from ..results import FiredLimit, Status, ToolResult
-from . import verdict
+from . import order, verdict
 from .collector import Report
 from .loop import Loop, Timer
 from .output import Pump, Sink, Source
 from .part import Ending, Part, join_descriptor
+from .phase import Phase
 from .report import Record, build
 from .witness import Witness
 
@@ -33,15 +33,8 @@ if TYPE_CHECKING:
 EVIDENCE_S = 0.08  # evidence begins this long before a time limit, and an unforeseen end waits this long for it
 PREPARE_S = 1.0  # what reading evidence needs is loaded this long before a time limit
 TICK_S = 0.05  # how often the counters of memory and disk are looked at
+GRACE_LOOK_S = 0.003
 STATUS_LOST_S = 0.5  # how long after the first process ended its exit status may take to be reported
-
-
-class Phase(Enum):
-    RUNNING = "running"
-    EVIDENCE = "evidence"  #: decided; what it was doing is being read
-    GRACE = "grace"  #: SIGTERM is out
-    KILLING = "killing"  #: SIGKILL is out; waiting for the proof
-    FILES = "files"  #: over; the files named as evidence are being read
 
 
 class Call:
@@ -84,14 +77,7 @@ class Call:
     def _begin(self) -> None:
         if self.record.status or self.stdio is None:
             return
-        command, applied = self.command, self.room.boundary.applied
-        request = payload.request(
-            list(command.argv), command.env, cwd=command.cwd, umask=command.umask, nice=command.nice,
-            oom_score_adj=command.oom_score_adj, open_files=command.open_files,
-            rlimits=[*applied.rlimits, *command.rlimits],
-            affinity=sorted(applied.affinity) if applied.affinity else None, tty=command.tty is not None,
-            joins=bool(self.part and self.part.group),
-        )  # fmt: skip
+        request = order.of(self.command, self.room.boundary.applied, joins=bool(self.part and self.part.group))
         try:
             self.stdio += join_descriptor(self.part)
             self.room.boundary.run(self.number, request, self.stdio)
@@ -131,7 +117,7 @@ class Call:
         due = min(self._time_limits(), default=None)
         if due is not None:
             self.preparing = self.loop.at(due - PREPARE_S, self.witness.prepare)
-        if self.command.on_input_wait == "kill" or self.command.stdin != "null":
+        if self.command.on_input_wait == "kill" or (self.command.stdin != "null" and not self.part):
             self.witness.watch_input(self._input_report)
 
     def _not_started(self, number: int, step: str) -> None:
@@ -147,6 +133,12 @@ class Call:
             self._finish()
 
     # -- the limits --------------------------------------------------------------------------------------------------
+
+    def set_limit(self, deadline: float | None, limit: FiredLimit | None) -> None:
+        """Another end for what it is doing now, or none: one command can be many runs of a session."""
+        self.command = dataclasses.replace(self.command, deadline=deadline, limit=limit)
+        self.evidence_due = self.record.evidence_at = None
+        self._arm()
 
     def _arm(self) -> None:
         """One timer: the next moment at which something could be due."""
@@ -318,8 +310,8 @@ class Call:
         self.record.leader_status, self.record.leader_ended = status, when
         self._release_leader()
         overran = self.command.deadline is not None and when > self.command.deadline
-        if self.phase is Phase.GRACE and not self.ending.members(limit=1):
-            self._kill()
+        if self.phase is Phase.GRACE:
+            self._kill_if_empty()
         elif self.record.status is None and overran:
             self.record.deadline = self.command.deadline
             self.stop(Status.TIMEOUT, limit=self.command.limit, grace=0, wait=False)
@@ -327,6 +319,13 @@ class Call:
             self.decide(Status.CANCELLED, reason="shutdown")  # our signal, for another call; the boundary ends soon
         elif self.record.status is None:
             self._completed(status)
+
+    def _kill_if_empty(self) -> None:
+        """In the grace, after the first process: the others may be a moment behind it."""
+        if self.phase is Phase.GRACE and not self.ending.members(limit=1):
+            self._kill()
+        elif self.phase is Phase.GRACE:
+            self.loop.at(clock.monotonic() + GRACE_LOOK_S, self._kill_if_empty)
 
     def _completed(self, status: int) -> None:
         if self.command.output_limit is not None:
@@ -393,6 +392,7 @@ class Call:
         self._close_stdio()
         self.room.listeners.pop(self.number, None)
         self.room.calls.discard(self)
+        self.room.left_at = clock.monotonic()
         if self.part:
             self.part.close()
         for pump in self.pumps:

@@ -15,6 +15,7 @@ from ..boundary.cgroup import Hierarchies
 from ..boundary.open import open_boundary, open_fallback
 from ..boundary.payload import set_oom_score_adj
 from ..boundary.reaper import children_of
+from ..boundary.sandbox import SandboxBoundary
 from ..model import Command, Place
 from ..results import ToolResult
 from .call import Call
@@ -72,6 +73,8 @@ class Engine:
             stdio, sources = _channels(command, stdin, opened)
             if command.cwd is None:
                 stdio.append(os.open(".", os.O_PATH | os.O_CLOEXEC) if cwd is None else os.dup(cwd))
+            elif isinstance(room.boundary, SandboxBoundary):
+                room.boundary.give(stdio[1:3])
         except OSError:
             for fd in opened:
                 os.close(fd)

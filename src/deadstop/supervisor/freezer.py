@@ -30,14 +30,18 @@ class Freezer:
         self._stopped: set[int] = set()
         self._group: Group | None = None
         self._quiet = 0
+        self._turn = 0  # who waits for what was asked for before is told nothing more
 
     def freeze(self, told: Callable[[bool], object]) -> None:
         group = self.room.boundary.group
         self._group = group if group and group.freeze(True) else None
         self._quiet = 0
-        self._look(clock.monotonic() + BOUND_S, told)
+        self._turn += 1
+        self._look(self._turn, clock.monotonic() + BOUND_S, told)
 
-    def _look(self, end: float, told: Callable[[bool], object]) -> None:
+    def _look(self, turn: int, end: float, told: Callable[[bool], object]) -> None:
+        if turn != self._turn:
+            return
         if self.room.ended:
             told(False)
         elif self._is_still():
@@ -47,7 +51,7 @@ class Freezer:
             self.thaw()
             told(False)
         else:
-            self.loop.at(clock.monotonic() + LOOK_EVERY_S, lambda: self._look(end, told))
+            self.loop.at(clock.monotonic() + LOOK_EVERY_S, lambda: self._look(turn, end, told))
 
     def _is_still(self) -> bool:
         if self._group:
@@ -65,6 +69,7 @@ class Freezer:
     def thaw(self) -> None:
         """Let go those that were stopped for this."""
         self.frozen = False
+        self._turn += 1
         if self._group:
             self._group.freeze(False)
             return

@@ -81,11 +81,13 @@ class Life:
         self.last_used = boottime()
 
     def _idle_end(self) -> float:
-        """Never while a command runs: every look at the time finds it in use."""
+        """Never while a command runs: every look at the time finds it in use. It counts from the end of the last."""
         if self.idle is None:
             return float("inf")
         if self.room.calls:
             self.last_used = boottime()
+        elif self.room.left_at is not None:
+            self.last_used = max(self.last_used, boottime() - (clock.monotonic() - self.room.left_at))
         return self.last_used + self.idle
 
     def _next(self) -> float:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from .. import clock
 from ..boundary.base import Gone
-from ..boundary.reaper import descendants, state_of
+from ..boundary.reaper import state_of, tree
 from ..results import Unkillable
 from .loop import Loop, Timer
 from .stuck import stuck
@@ -28,6 +28,7 @@ PROOF_S = 5.0
 LOOK_EVERY_S = 0.0005
 LOOKS_SLOWER_S = 0.005  # after the first milliseconds a look costs more than it tells
 QUIET_PASSES = 2
+AT_ONCE = 128  # descriptors held while signals go out
 PIDFD_SIGNAL_PROCESS_GROUP = 4
 MARK = "DEADSTOP_CALL"
 
@@ -71,14 +72,31 @@ class Part:
         """Host pids of what is alive of it, as of now."""
         if self.group:
             return self.group.members()[:limit]
-        kin = set(descendants(self.leader)) | {self.leader} if self.leader else set()
-        found = [pid for pid in self.room.boundary.members() if pid in kin or self._is_marked(pid)]
-        return found[:limit]
+        return self._found()[:limit]
+
+    def _found(self) -> list[int]:
+        """Without a group: those below the command's first process, and orphans that carry its mark.
+
+        What is below another command's first process is that command's: it is not looked into, which with many
+        commands would be most of the work.
+        """
+        boundary = self.room.boundary
+        ours = boundary.helpers() | {boundary.pid}
+        leaders = {call.part.leader: call.part for call in self.room.calls if call.part and call.part.leader}
+        if self.leader:
+            leaders[self.leader] = self
+        whose: dict[int, Part | None] = {}
+        for pid, parent in tree(boundary.pid).items():
+            whose[pid] = leaders.get(pid) or whose.get(parent)
+        mine = [pid for pid, part in whose.items() if part is self or (part is None and self._is_marked(pid, ours))]
+        return [pid for pid in mine if state_of(pid) not in "ZX"]
 
     def count(self, limit: int) -> int:
         return len(self.members(limit))
 
-    def _is_marked(self, pid: int) -> bool:
+    def _is_marked(self, pid: int, ours: frozenset[int]) -> bool:
+        if pid in ours:
+            return False
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 return self.mark in file.read(1 << 18).split(b"\0")
@@ -87,25 +105,29 @@ class Part:
 
     def terminate(self) -> None:
         """SIGTERM to each, and SIGCONT, because a stopped process could not act on it."""
-        self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGTERM, signal.SIGCONT)
 
-    def _signal(self, number: int) -> int:
-        sent = 0
-        for pid in self.members():
+    def _signal(self, *numbers: int) -> None:
+        """These signals to each that is there now."""
+        members = self.members()
+        for first in range(0, len(members), AT_ONCE):
+            self._signal_some(members[first : first + AT_ONCE], numbers)
+
+    def _signal_some(self, pids: list[int], numbers: tuple[int, ...]) -> None:
+        opened = {}
+        for pid in pids:
             try:
-                pidfd = os.pidfd_open(pid)
+                opened[pid] = os.pidfd_open(pid)
             except OSError:
                 continue
-            try:
-                if self.group is None or pid in self.group.members():  # the number could have been given away
+        still = set(self.group.members()) if self.group else opened.keys()  # a number could have been given away
+        for pid, pidfd in opened.items():
+            for number in numbers if pid in still else ():
+                try:
                     signal.pidfd_send_signal(pidfd, number)
-                    sent += 1
-            except OSError:
-                pass
-            finally:
-                os.close(pidfd)
-        return sent
+                except OSError:
+                    break
+            os.close(pidfd)
 
     def signal_leader(self, leader_fd: int, number: int) -> None:
         """To the command's first process and those of its process group."""

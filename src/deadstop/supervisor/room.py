@@ -50,6 +50,7 @@ class Room:
         self._memory_kills = 0
         self.counts = False  # whether a kill is to count what it ends: calls of their own do that themselves
         self.calls: set[Call] = set()  # those that are running
+        self.left_at: float | None = None  # when the last of them was over
         self.left_groups: list[Group] = []  # of commands that are over, with background processes in them
         self.processes = 0  # of the payload, as counted at the kill
         self.end_reason = ""  # why it was killed, by whoever asked first

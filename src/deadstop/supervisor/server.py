@@ -20,7 +20,7 @@ from ..boundary.process import ProcessBoundary
 from ..contract import receipt_to_dict
 from ..errors import BoundaryUnavailable, DeadstopError
 from ..model import command_from_dict, place_from_dict
-from ..results import Receipt, Status, ToolResult
+from ..results import FiredLimit, Receipt, Status, ToolResult
 from .call import Call
 from .engine import Engine
 from .exchange import exchange_files
@@ -90,6 +90,10 @@ class Peer:
             elif kind == wire.SIGNAL and self.call:
                 if self.call.part and self.call.leader_fd >= 0:
                     self.call.part.signal_leader(self.call.leader_fd, int(body))
+            elif kind == wire.LIMIT and self.call:
+                asked = json.loads(body)
+                limit = FiredLimit("call", asked["seconds"], "given") if asked["deadline"] is not None else None
+                self.call.set_limit(asked["deadline"], limit)
             elif kind == wire.PING:
                 self.send(wire.frame(wire.PONG))
             elif self.room:
@@ -129,8 +133,9 @@ class Peer:
         elif kind == wire.FREEZE and self.freezer:
             if body == b"1":
                 self.freezer.freeze(lambda frozen: self.send(wire.frame(wire.FROZEN, b"1" if frozen else b"0")))
-            else:
-                self.freezer.thaw()
+                return
+            self.freezer.thaw()
+            if body == b"0":  # "-": nobody waits for the answer
                 self.send(wire.frame(wire.FROZEN, b"0"))
 
     def _take_fds(self, document: dict[str, Any], extra: int = 0) -> list[int]:

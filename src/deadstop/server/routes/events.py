@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
 
 from ..bodies import NoQuery
 from ..front import Call
-from ..replies import Event, Events
+from ..replies import EVENTS, Event, Events
 from ..route import Answer, Route
 from .sandboxes import ONE
 
@@ -17,26 +17,27 @@ if TYPE_CHECKING:
     from ...sandbox.sandbox import Sandbox
 
 TAG = "events"
-_EVENTS = {200: Answer(None, "the events: the name is the event's type", "text/event-stream")}
+_EVENTS = {200: Answer(None, "the events: the name is the event's type", EVENTS)}
 
 
 async def all_events(call: Call[None, NoQuery]) -> Events:
-    return Events(_told(call.host, call.host.events.listen()))
+    return Events(_told(call.host, None))
 
 
 async def sandbox_events(call: Call[None, NoQuery]) -> Events:
     sandbox = call.sandbox
     sandbox.check_live()
-    return Events(_told(call.host, call.host.events.listen(sandbox.id)))
+    return Events(_told(call.host, sandbox.id))
 
 
 async def attach_to_sandbox(call: Call[None, NoQuery]) -> Events:
     sandbox = call.sandbox
     sandbox.check_live()
-    return Events(_attached(call.host, sandbox, call.host.events.listen(sandbox.id)), ends_on_stop=False)
+    return Events(_attached(call.host, sandbox), ends_on_stop=False)
 
 
-async def _told(host: Host, source: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[Event, None]:
+async def _told(host: Host, sandbox_id: str | None) -> AsyncGenerator[Event, None]:
+    source = host.events.listen(sandbox_id)
     try:
         async for event in source:
             if event["type"] == "ended":
@@ -46,9 +47,9 @@ async def _told(host: Host, source: AsyncIterator[dict[str, Any]]) -> AsyncGener
         await source.aclose()  # type: ignore[attr-defined]
 
 
-async def _attached(host: Host, sandbox: Sandbox, source: AsyncIterator[dict[str, Any]]) -> AsyncGenerator[Event, None]:
+async def _attached(host: Host, sandbox: Sandbox) -> AsyncGenerator[Event, None]:
     """The same, and while it is read the sandbox has its owner."""
-    told = _told(host, source)
+    told = _told(host, sandbox.id)
     async with sandbox.attachment():
         try:
             yield Event("attached", {"type": "attached", "sandbox_id": sandbox.id})

@@ -13,7 +13,7 @@ from ..answers import exit_reply
 from ..bodies import ExecCommand, NoQuery, OutputQuery, Signal, StdinQuery, WaitQuery
 from ..commands import command_events, ended, started, watched
 from ..front import Call
-from ..replies import Events, Reply, Text
+from ..replies import EVENTS, Events, Reply, Text
 from ..route import Answer, Route
 from ..signals import signal_number
 from .sandboxes import ONE
@@ -140,7 +140,7 @@ ROUTES = (
     Route(
         method="GET", path=f"{EXEC}/output", handler=get_exec_output, tag=TAG, query=OutputQuery,
         summary="What it printed, as far as it was kept; with follow=true as a stream of events until it ends",
-        answers={200: Answer(None, "the output", "text/plain")},
+        answers={200: Answer(None, "the output", "text/plain", also=EVENTS)},
     ),
     Route(
         method="POST", path=f"{EXEC}/signal", handler=signal_exec, tag=TAG, body=Signal, answers=_EXEC, errors=(409,),

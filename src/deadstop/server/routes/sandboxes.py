@@ -97,6 +97,7 @@ ROUTES = (
     ),
     Route(
         method="DELETE", path=ONE, handler=kill_sandbox, tag=TAG, answers=_SANDBOX, waits=True, while_stopping=True,
+        errors=(409,),
         summary="End it; again and again is the same. The answer comes when nothing of it is left, with the receipt",
     ),
     Route(

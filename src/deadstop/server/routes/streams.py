@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..bodies import ExecCommand, NoQuery, OutputQuery
-from ..commands import chunks, foreground_events, started
+from ..commands import Foreground, chunks, started
 from ..front import Call
 from ..problems import Problem
-from ..replies import Event, Events, Text
+from ..replies import EVENTS, Event, Events, Text
 from ..route import Answer, Route
 from ..websocket import serve_command
 from .execs import COMMAND_ERRORS, kept, tail_of
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...sandbox.sandbox import Sandbox
 
 TAG = "streams"
+LOG_CHARS = 8 << 20  # of one answer
 BEHIND = 1000  # lines that one who follows the log may be behind before its commands' readers wait
 
 
@@ -30,7 +31,7 @@ async def stream_command(call: Call[ExecCommand, NoQuery]) -> Events:
     if call.body.session is not None or call.body.background:
         raise Problem(422, "usage", "session and background: not in a stream; use /exec")
     command = await started(call, call.body.wish())
-    return Events(foreground_events(command), {"X-Deadstop-Exec": command.id}, ends_on_stop=False)
+    return Events(Foreground(command), {"X-Deadstop-Exec": command.id}, ends_on_stop=False)
 
 
 async def open_websocket(call: Call[None, NoQuery]) -> Any:
@@ -41,8 +42,20 @@ async def get_logs(call: Call[None, OutputQuery]) -> Text | Events:
     sandbox, query = call.sandbox, call.query
     if query.follow:
         return Events(_lines(call.host, sandbox, query.stream))
-    before = [tail_of(document, query.stream) for document in await kept(call)]
-    return Text("".join(before + [_kept(command, query.stream) for command in sandbox.execs.values()]))
+    before = [tail_of(document, query.stream) for document in reversed(await kept(call))]
+    return Text(_last(before or (_kept(command, query.stream) for command in reversed(sandbox.execs.values()))))
+
+
+def _last(newest_first: Iterable[str]) -> str:
+    """The texts in their order, the oldest left out where they are too many."""
+    found: list[str] = []
+    size = 0
+    for text in newest_first:
+        found.append(text[max(0, size + len(text) - LOG_CHARS) :])
+        size += len(text)
+        if size >= LOG_CHARS:
+            break
+    return "".join(reversed(found))
 
 
 def _kept(command: Exec, stream: str) -> str:
@@ -113,7 +126,7 @@ ROUTES = (
         method="POST", path=f"{ONE}/exec/stream", handler=stream_command, tag=TAG, body=ExecCommand, keyed=True,
         follows_client=True, errors=COMMAND_ERRORS,
         summary="Run a command: events stdout and stderr {chunk}, then exit {exit_code} or error {error}",
-        answers={200: Answer(None, "the events", "text/event-stream", {"X-Deadstop-Exec": "the command's id"})},
+        answers={200: Answer(None, "the events", EVENTS, {"X-Deadstop-Exec": "the command's id"})},
         example={"cmd": "for i in 1 2 3; do echo $i; sleep 1; done", "timeout_seconds": 10},
     ),
     Route(
@@ -124,6 +137,6 @@ ROUTES = (
     Route(
         method="GET", path=f"{ONE}/logs", handler=get_logs, tag=TAG, query=OutputQuery,
         summary="What all its commands printed; with follow=true as events {line} until it ends",
-        answers={200: Answer(None, "the output", "text/plain")},
+        answers={200: Answer(None, "the output", "text/plain", also=EVENTS)},
     ),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from .. import documents as doc
 from ..bodies import Build, NoQuery
 from ..front import Call
 from ..problems import Problem, problem_of
-from ..replies import Event, Events, Reply
+from ..replies import EVENTS, Event, Events, Reply
 from ..route import Answer, Route
 
 TAG = "templates"
@@ -68,7 +68,7 @@ ROUTES = (
     Route(
         method="POST", path=f"{ALL}/build", handler=build_template, tag=TAG, body=Build, follows_client=True,
         errors=(404, 409, 507), summary="Build one: events line {line}, then done {template} or error {error}",
-        answers={200: Answer(None, "the events", "text/event-stream")}, example={"name": "data", "pypi": ["six"]},
+        answers={200: Answer(None, "the events", EVENTS)}, example={"name": "data", "pypi": ["six"]},
     ),
     Route(
         method="GET", path=TEMPLATE, handler=get_template, tag=TAG, summary="One template",
