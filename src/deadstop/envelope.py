@@ -59,6 +59,7 @@ _CANCELLATIONS = {
     "input_wait": "cancelled: it waited for input that nobody will give",
     "owner_gone": "cancelled: the process that started it is gone",
     "shutdown": "cancelled: the supervisor shut down",
+    "sandbox_ended": "cancelled: its sandbox was ended",
     "token_error": "cancelled: its cancel token failed",
 }
 _REFUSALS = {

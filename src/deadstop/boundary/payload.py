@@ -138,7 +138,8 @@ def limit(command: Request) -> None:
     for which, value in command["rlimits"]:
         hard = resource.getrlimit(which)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(which, (value, value))
+        more = int(which == resource.RLIMIT_CPU and value != hard)  # else it is SIGKILL, which does not say for what
+        resource.setrlimit(which, (value, value + more))
 
 
 def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:

@@ -180,10 +180,10 @@ def _text() -> Any:
 
 def _announce(listening: Listening) -> None:
     """On stdout, so that a script can read it; the token is shown here and nowhere else."""
-    for url in listening.urls:
-        print(f"deadstop: listening on {url}")
+    lines = [f"deadstop: listening on {url}\n" for url in listening.urls]
     if listening.made_token:
-        print(f"deadstop: token {listening.made_token} (for clients: {TOKEN_VARIABLE}; not shown again)")
+        lines.append(f"deadstop: token {listening.made_token} (for clients: {TOKEN_VARIABLE}; not shown again)\n")
+    sys.stdout.write("".join(lines))
     sys.stdout.flush()
 
 

@@ -16,7 +16,7 @@ from ..executor.admission import Admission
 from ..executor.tokens import POLL_S, Token
 from ..results import ToolResult
 from .asks import LONG_S, Ask, Events, sandbox_path
-from .connection import Broken, Server
+from .connection import AGAIN_S, Broken, Server
 from .execs import MARGIN_S, Wish, cancelled_before, over_before_start, result_in, result_of, unknown
 
 EXEC_HEADER = "x-deadstop-exec"
@@ -66,26 +66,40 @@ class Running:
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """(stream, bytes). Closing it early ends the command."""
         end = clock.monotonic() + self._wish.seconds + MARGIN_S
+        ask, sent = self._wish.ask_stream(self._ref), False  # the same again: the key belongs to these bytes
+        for pause in (*AGAIN_S, None):
+            try:
+                async with aclosing(self._once(ask, end)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+                problem: Exception = EOFError("its stream ended early")
+            except Broken as broken:
+                sent = sent or broken.sent
+                if not sent:
+                    raise self._server.unreachable(broken) from None
+                if self._id is None and not broken.late and pause is not None:
+                    await asyncio.sleep(pause)
+                    continue  # nothing was heard of it yet: with its key it is started once
+                problem = broken
+            except TimeoutError as late:
+                problem = late
+            break
+        if self.result is None:
+            self.result = await self._asked_again(problem)
+
+    async def _once(self, ask: Ask, end: float) -> AsyncGenerator[Piece, None]:
         watch: asyncio.Task[None] | None = None
         try:
-            async with self._server.opened(self._wish.ask_stream(self._ref)) as response:
+            async with self._server.opened(ask) as response:
                 self._id = response.headers.get(EXEC_HEADER)
                 if self._token is not None:
                     watch = asyncio.create_task(self._cancel_when_set(self._token))
                 async with aclosing(_until(response.aiter_bytes(), end)) as chunks:
                     async for piece in self._read(chunks):
                         yield piece
-        except Broken as problem:
-            if not problem.sent:
-                raise self._server.unreachable(problem) from None
-            self.result = self.result or await self._asked_again(problem)
-        except TimeoutError as problem:
-            self.result = self.result or await self._asked_again(problem)
         finally:
             if watch is not None:
                 watch.cancel()
-        if self.result is None:
-            self.result = await self._asked_again(Broken(EOFError("the stream ended early"), sent=True))
 
     async def _read(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[Piece, None]:
         parser = Events()
@@ -100,7 +114,7 @@ class Running:
                         raise DeadstopError(str(document.get("error") or "the stream ended without a result"))
                     return
 
-    async def _asked_again(self, problem: BaseException) -> ToolResult:
+    async def _asked_again(self, problem: Exception) -> ToolResult:
         """Its stream broke: the server knows how the command ended, or will within moments."""
         if self._id is not None:
             query = {"timeout_s": str(PROOF_S)}

@@ -20,7 +20,7 @@ _COMPARED = (
     *("clear_env", "env_defaults", "bind", "ro_bind", "bind_cwd", "tty", "on_input_wait"),
 )
 # An end that says nothing about the call: somebody else wanted it.
-_NOT_ITS_FAULT = frozenset({"caller", "race_lost", "owner_gone", "shutdown", "token_error"})
+_NOT_ITS_FAULT = frozenset({"caller", "race_lost", "owner_gone", "shutdown", "sandbox_ended", "token_error"})
 
 
 class Admission:

@@ -46,7 +46,8 @@ def start(sandbox: Sandbox, link: Link, wish: ExecWish) -> Exec:
         sandbox.host.spawn(started.write(wish.stdin))
     if command.deadline is not None:
         loop = sandbox.host.loop
-        loop.call_later(wish_seconds(wish) + command.grace + RESULT_MARGIN_S, started.let_go)
+        seconds = wish_seconds(wish) + command.grace + RESULT_MARGIN_S
+        started.letting_go = loop.call_later(seconds, started.let_go)
     return started
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
 from typing import Any
 
 Event = dict[str, Any]
@@ -15,35 +14,30 @@ WAITING = 1000  # events for one listener
 
 class Events:
     def __init__(self) -> None:
-        self._listeners: set[_Listener] = set()
+        self._listeners: set[Listener] = set()
 
     def tell(self, kind: str, sandbox_id: str, **facts: Any) -> None:
         event = {"type": kind, "sandbox_id": sandbox_id, "at": time.time(), **facts}
         for listener in list(self._listeners):
             listener.put(event)
 
-    def listen(self, sandbox_id: str | None = None) -> AsyncIterator[Event]:
-        """From now on, for ever, or until the end of the one sandbox asked for. Iterate it, or it stays."""
-        listener = _Listener(sandbox_id)
+    def listen(self, sandbox_id: str | None = None) -> Listener:
+        """From now on, for ever, or until the end of the one sandbox asked for. `aclose` it, or let it end."""
+        listener = Listener(self, sandbox_id)
         self._listeners.add(listener)
-        return self._iterate(listener)
+        return listener
 
-    async def _iterate(self, listener: _Listener) -> AsyncIterator[Event]:
-        try:
-            while True:
-                event = await listener.next()
-                yield event
-                if listener.sandbox_id is not None and event["type"] == "ended":
-                    return
-        finally:
-            self._listeners.discard(listener)
+    def forget(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
 
 
-class _Listener:
-    def __init__(self, sandbox_id: str | None) -> None:
-        self.sandbox_id = sandbox_id
+class Listener:
+    """An asynchronous iterator of events."""
+
+    def __init__(self, events: Events, sandbox_id: str | None) -> None:
+        self._owner, self.sandbox_id = events, sandbox_id
         self._events: deque[Event] = deque()
-        self._lost = 0
+        self._lost, self._over = 0, False
         self._there = asyncio.Event()
 
     def put(self, event: Event) -> None:
@@ -55,11 +49,22 @@ class _Listener:
         self._events.append(event)
         self._there.set()
 
-    async def next(self) -> Event:
+    def __aiter__(self) -> Listener:
+        return self
+
+    async def __anext__(self) -> Event:
+        if self._over:
+            raise StopAsyncIteration
         while not self._events:
             self._there.clear()
             await self._there.wait()
         event = self._events.popleft()
         if self._lost:
             event, self._lost = {**event, "lost_before": self._lost}, 0
+        if self.sandbox_id is not None and event["type"] == "ended":
+            await self.aclose()
         return event
+
+    async def aclose(self) -> None:
+        self._over = True
+        self._owner.forget(self)

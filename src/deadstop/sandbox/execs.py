@@ -60,6 +60,7 @@ class Exec:
         self.result: ToolResult | None = None
         self.wish_on_timeout = "kill"
         self.on_end: Callable[[Exec], None] = lambda ended: None
+        self.letting_go: asyncio.TimerHandle | None = None
         self._link: Link | None = None
         self._stdin = -1
         self._writing = asyncio.Lock()
@@ -120,6 +121,8 @@ class Exec:
         if self.result is not None:
             return
         self.result = result
+        if self.letting_go:
+            self.letting_go.cancel()  # or it would keep what was printed for as long as the limit was
         self.close_stdin()
         if self._link:
             self._link.close()

@@ -42,7 +42,8 @@ class Forks:
     ) -> Forked:  # fmt: skip
         """`count` new sandboxes with the parent's files as they are at one moment. Files only: no process goes along.
 
-        They inherit its deadline, not its length of life. All are made, or none. Raises CapacityError.
+        They inherit its deadline, not its length of life, and whether they are attached: then each needs an owner of
+        its own. All are made, or none. Raises CapacityError.
         """
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
             raise InvalidLimit(f"count: {count!r:.40} is not a number from 1 to {MOST}")
@@ -60,6 +61,8 @@ class Forks:
         image, how = await capture(parent, measure=False)
         children: list[Sandbox] = []
         try:
+            # Again: others were made while the files were copied.
+            admission.admit(host.settings, parent.wish, len(host.live()), count, host.memory_promised())
             for index in range(count):
                 children.append(self._register(parent, index, count, tree_id, metadata, name))
             alone = count == 1
@@ -89,7 +92,7 @@ class Forks:
         left = parent.record.expires_boot - boottime()
         wish = dataclasses.replace(
             parent.wish, name=name if count == 1 else None, metadata={**parent.record.metadata, **metadata, **lineage},
-            from_snapshot=None, ttl_s=max(left, 0.001), attached=False,
+            from_snapshot=None, ttl_s=max(left, 0.001),
         )  # fmt: skip
         return self.host.register(
             wish, expires_boot=parent.record.expires_boot, parent=parent.id, tree_id=tree_id,

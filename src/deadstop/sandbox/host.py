@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import fcntl
-import json
 import os
 import signal
 import time
@@ -18,17 +17,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from ..errors import DeadstopError, NotAllowed, NotFound
+from ..errors import CapacityError, DeadstopError, NotAllowed, NotFound
 from . import admission
 from .building import run_step
 from .events import Events
 from .execs import Exec
 from .forks import Forks
 from .keys import Keys, fingerprint
-from .layers import Store, open_store
+from .layers import Layer, Store, open_store
 from .making import make
 from .outputs import Outputs
-from .records import Record, Registry, boot_id, boottime, start_time
+from .records import Record, Registry, boot_id, boottime, start_time, wish_document, wish_of
 from .sandbox import Sandbox
 from .settings import Settings
 from .snapshots import Snapshots
@@ -36,7 +35,7 @@ from .states import End
 from .template_build import build
 from .templates import Template, Templates
 from .warm import Warm
-from .wishes import Hooks, Wish
+from .wishes import Wish
 
 Log = Callable[..., None]
 SWEEP_S = 5.0
@@ -135,19 +134,21 @@ class Host:
     async def create(self, wish: Wish, key: str | None = None) -> Sandbox:
         """A new sandbox, running. Raises CapacityError before anything is made, BoundaryUnavailable, NotFound."""
         document = wish_document(wish)
-        if key is not None:
-            for each in self.by_id.values():  # also of before a restart
-                if each.record.key == f"{key} {fingerprint(document)}":
+        mark = None if key is None else f"{key} {fingerprint(document)}"
+        if key is not None and not self._keys.knows(key):
+            for each in self.by_id.values():  # of before a restart; what was never made is made now
+                if each.record.key == mark and each.record.pid:
                     return each
-        return await self._keys.once(key, document, lambda: self._create(wish, key))
+        return await self._keys.once(key, document, lambda: self._create(wish, mark))
 
-    async def _create(self, wish: Wish, key: str | None) -> Sandbox:
+    async def _create(self, wish: Wish, mark: str | None) -> Sandbox:
+        """`mark` is the key of the request with its fingerprint."""
         self.check_open()
         began = time.monotonic()
-        wish = self._settled(wish)
+        asked, wish = wish, self._settled(wish)
         admission.admit(self.settings, wish, len(self.live()), 1, self.memory_promised())
         taken = None if wish.from_snapshot else await self.warm.take(wish)
-        sandbox = self.register(wish, key=key)
+        sandbox = self.register(wish, key=mark, clamped=wish.ttl_s < asked.ttl_s)
         await make(sandbox, taken)
         self.on_create(sandbox, time.monotonic() - began)
         return sandbox
@@ -176,15 +177,16 @@ class Host:
             id=f"sbx_{os.urandom(10).hex()}", wish=document, template=wish.template, created_at=time.time(),
             created_boot=now, expires_boot=end, boot_id=boot_id(), ttl_s=end - now, name=wish.name,
             metadata=dict(wish.metadata), persistent=wish.persistent, on_expiry=wish.on_expiry, attached=wish.attached,
-            key=f"{key} {fingerprint(document)}" if key else None, from_snapshot=wish.from_snapshot, **facts,
+            key=key, from_snapshot=wish.from_snapshot, **facts,
         )  # fmt: skip
         sandbox = Sandbox(self, record, wish)
         self.by_id[record.id] = sandbox
         try:
             self.registry.save(record)
-        except OSError:
+        except OSError as problem:
             del self.by_id[record.id]
-            raise
+            self.registry.forget(record)
+            raise CapacityError(f"disk: no record can be written in {self.settings.state}: {problem}", "disk") from None
         return sandbox
 
     async def resume(self, old: Sandbox, key: str | None = None) -> Sandbox:
@@ -195,7 +197,7 @@ class Host:
         if record.last_snapshot is None:
             raise NotAllowed(f"sandbox {old.id} has no snapshot to be resumed from")
         self.snapshots.get(record.last_snapshot)
-        wish = dataclasses.replace(old.wish, from_snapshot=record.last_snapshot, name=record.name)
+        wish = dataclasses.replace(old.wish, from_snapshot=record.last_snapshot, name=record.name, attached=False)
 
         async def again() -> Sandbox:
             made = await self._create(wish, None)
@@ -234,8 +236,13 @@ class Host:
         self.log("sandbox_ended", sandbox=sandbox.id, reason=end.get("reason"), detail=end.get("detail"))
         self.events.tell("ended", sandbox.id, reason=end.get("reason"), detail=end.get("detail"))
         if sandbox.layer is not None:
-            self.spawn(self.store.discard(sandbox.layer.id))
+            self.spawn(self._give_back(sandbox, sandbox.layer))
         self.on_end(sandbox)
+
+    async def _give_back(self, sandbox: Sandbox, layer: Layer) -> None:
+        """Its files, unless they are just being copied: then when that is done."""
+        async with sandbox.capturing():
+            await self.store.discard(layer.id)
 
     def save(self, record: Record) -> None:
         """A full disk must not keep a sandbox alive, or end one: it is said, and memory has the truth meanwhile."""
@@ -317,12 +324,3 @@ def _end_leftover(record: Record) -> str:
         return "pid_namespace_reaped"
     finally:
         os.close(pidfd)
-
-
-def wish_document(wish: Wish) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(wish)))
-    return document
-
-
-def wish_of(document: dict[str, Any]) -> Wish:
-    return Wish(**{**document, "hooks": Hooks(**document["hooks"])})

@@ -31,6 +31,10 @@ class Keys:
     def __init__(self) -> None:
         self._known: OrderedDict[str, tuple[str, float, asyncio.Future[Any]]] = OrderedDict()
 
+    def knows(self, key: str) -> bool:
+        """Whether an act of this key is under way, or was done here."""
+        return key in self._known
+
     async def once(self, key: str | None, request: object, act: Callable[[], Awaitable[T]]) -> T:
         """What `act` gave the first time. Who asks again while it is under way waits for it; a failure is forgotten.
 

@@ -69,7 +69,7 @@ async def make(sandbox: Sandbox, taken: Made | None = None, image: Image | None 
     record.pid_start = start_time(record.pid)
     record.boot_ms = round((time.monotonic() - began) * 1000)
     record.move(State.RUNNING)
-    host.registry.save(record)
+    host.save(record)  # its deadline is on disk already
     sandbox.ready()
     if record.attached:
         host.loop.call_later(host.settings.attach_grace_s, sandbox.unclaimed)

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..boundary.cgroup import read
 from .states import End, State, check
+from .wishes import Hooks, Wish
 
 VERSION = 1
 
@@ -31,6 +32,7 @@ class Record:
     expires_boot: float
     boot_id: str
     ttl_s: float
+    clamped: bool = False  # a longer life was asked for than this server gives
     name: str | None = None
     state: State = State.CREATING
     metadata: dict[str, str] = field(default_factory=dict)
@@ -72,7 +74,19 @@ class Record:
         """As wall time: what is left, from now on. Of an ended one the end that it had."""
         if self.end is not None:
             return float(self.end.get("expires_at", self.end["at"]))
+        if self.boot_id != boot_id():
+            return self.created_at + self.ttl_s
         return time.time() + self.expires_boot - boottime()
+
+
+def wish_document(wish: Wish) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(json.dumps(asdict(wish)))
+    return document
+
+
+def wish_of(document: dict[str, Any]) -> Wish:
+    """Raises what a document raises that is none."""
+    return Wish(**{**document, "hooks": Hooks(**document["hooks"])})
 
 
 def boottime() -> float:
@@ -111,8 +125,11 @@ class Registry:
                         document = json.load(file)
                     record = Record(**{key: value for key, value in document.items() if key in known})
                     record.state = State(record.state)
+                    wish_of(record.wish)
+                    if not record.live:
+                        float(record.end["at"]), End(record.end["reason"])  # type: ignore[index]
                     self.records[record.id] = record
-                except (OSError, ValueError, TypeError) as problem:
+                except (OSError, ValueError, TypeError, AttributeError, KeyError) as problem:
                     self.unreadable.append(f"{name}: {problem}")
 
     def save(self, record: Record) -> None:
@@ -125,7 +142,8 @@ class Registry:
 
     def forget(self, record: Record) -> None:
         self.records.pop(record.id, None)
-        try:
-            os.unlink(os.path.join(self.folder, f"{record.id}.json"))
-        except FileNotFoundError:
-            pass
+        for name in (f"{record.id}.json", f"{record.id}.json.new"):
+            try:
+                os.unlink(os.path.join(self.folder, name))
+            except FileNotFoundError:
+                pass

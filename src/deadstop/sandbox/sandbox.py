@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
@@ -217,7 +218,8 @@ class Sandbox:
         started = commands.start(self, link, wish)
         started.on_end = self._exec_ended
         self.execs[started.id] = started
-        for old in [each.id for each in self.execs.values() if each.result][: max(0, len(self.execs) - EXECS_KEPT)]:
+        ended = (each.id for each in self.execs.values() if each.result)
+        for old in list(itertools.islice(ended, max(0, len(self.execs) - EXECS_KEPT))):
             del self.execs[old]
         if started.result is not None:
             self._exec_ended(started)
@@ -352,8 +354,9 @@ class Sandbox:
             "id": record.id, "name": record.name, "template": record.template, "status": str(record.state),
             "end": None if end is None else {**end, "at": clock.iso(end["at"]), "expires_at": None},
             "created_at": clock.iso(record.created_at), "expires_at": clock.iso(record.expires_at()),
-            "ttl_seconds": round(record.ttl_s, 3), "time_left_s": round(record.time_left(), 3),
-            "idle_timeout_s": wish.idle_s, "persistent": record.persistent, "on_expiry": record.on_expiry,
+            "ttl_seconds": round(record.ttl_s, 3), "ttl_clamped": record.clamped,
+            "time_left_s": round(record.time_left(), 3), "idle_timeout_s": wish.idle_s,
+            "persistent": record.persistent, "on_expiry": record.on_expiry,
             "attached": record.attached, "metadata": dict(record.metadata), "cpu": int(wish.cpus or 1),
             "memory_mb": wish.memory >> 20,
             "limits": {"memory": wish.memory, "pids": wish.pids, "cpus": wish.cpus, "disk": wish.disk},

@@ -38,6 +38,7 @@ _encode = msgspec.json.Encoder().encode
 def application(front: Front) -> web.Application:
     """The aiohttp application of `front`."""
     app = web.Application(middlewares=[_middleware(front)])
+    app.on_response_prepare.append(_mark)
     front.document = _encode(openapi(ROUTES))
     for route in ROUTES:
         handler = _handler(front, route)
@@ -93,7 +94,7 @@ async def _send(front: Front, request: web.Request, reply: Any) -> web.StreamRes
         case Reply():
             return _response(reply)
         case Text():
-            return web.Response(text=reply.text, content_type=reply.media, charset="utf-8", headers=_NO_GUESSING)
+            return web.Response(text=reply.text, content_type=reply.media, charset="utf-8")
         case Events():
             return await send_events(front, request, reply)
         case Download():
@@ -101,9 +102,6 @@ async def _send(front: Front, request: web.Request, reply: Any) -> web.StreamRes
         case web.StreamResponse():
             return reply
     raise TypeError(f"a handler gave {type(reply).__name__}")
-
-
-_NO_GUESSING = {"X-Content-Type-Options": "nosniff"}
 
 
 def _response(reply: Reply) -> web.Response:
@@ -159,9 +157,14 @@ async def _answered(front: Front, request: web.Request, handler: Handler, seen: 
                 request.transport.abort()
             raise ConnectionResetError("the answer broke off") from None
         response = problem_response(problem)
-    if not response.prepared:
-        response.headers["X-Request-Id"] = seen.id
     return response
+
+
+async def _mark(request: web.Request, response: web.StreamResponse) -> None:
+    """What every answer carries, streams too."""
+    response.headers["X-Request-Id"] = request.get("id", "")
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Cache-Control"] = "no-store"
 
 
 def _of_aiohttp(refusal: web.HTTPException) -> Problem:
@@ -178,7 +181,7 @@ class _Seen:
 
     def __init__(self, front: Front, request: web.Request) -> None:
         given = request.headers.get("X-Request-Id", "")
-        self.id = given if _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex[:20]}"
+        self.id = request["id"] = given if _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex[:20]}"
         self.route: Route | None = getattr(request.match_info.handler, "route", None)
         self._front, self._request, self._began = front, request, time.perf_counter()
 

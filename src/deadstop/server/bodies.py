@@ -33,6 +33,7 @@ __all__ = [
     "Promote",
     "RunCode",
     "Signal",
+    "StreamCommand",
     "TakeSnapshot",
 ]
 
@@ -42,7 +43,10 @@ _NO_NUL = r"^[^\x00]*$"
 _BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 Seconds = Annotated[float, Meta(gt=0, le=_YEARS)]
-Count = Annotated[int, Meta(ge=1, le=1 << 22)]
+_INTEGER = {"type": "integer"}  # JSON has one kind of number: 5.0 is one, too, and 5.5 is none
+Count = Annotated[float, Meta(ge=1, le=1 << 22, multiple_of=1, extra_json_schema=_INTEGER)]
+SignalNumber = Annotated[float, Meta(ge=1, le=64, multiple_of=1, extra_json_schema=_INTEGER)]
+Mebibytes = Annotated[float, Meta(ge=16, le=1 << 30, multiple_of=1, extra_json_schema=_INTEGER)]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 Identifier = Annotated[str, Meta(min_length=1, max_length=128)]
 Words = Annotated[str, Meta(pattern=_NO_NUL)]
@@ -79,10 +83,10 @@ class CreateSandbox(Body):
     from_snapshot: Identifier | None = None
     volumes: Annotated[list[Volume], Meta(max_length=0, description="not supported")] = []
     attached: bool | UnsetType = UNSET
-    memory_mb: Annotated[int, Meta(ge=16, le=1 << 22)] | UnsetType = UNSET
+    memory_mb: Mebibytes | UnsetType = UNSET
     cpus: Annotated[float, Meta(gt=0, le=4096)] | UnsetType | None = UNSET
     pids: Count | UnsetType = UNSET
-    disk_mb: Annotated[int, Meta(ge=1, le=1 << 30)] | UnsetType = UNSET
+    disk_mb: Mebibytes | UnsetType = UNSET
     network: bool | Literal["off", "host"] | UnsetType = UNSET
     env: Variables = {}
     hooks: HookCommands | UnsetType = UNSET
@@ -99,11 +103,11 @@ class CreateSandbox(Body):
             "persistent": asked.persistent,
             "attached": asked.attached,
             "cpus": asked.cpus,
-            "pids": asked.pids,
+            "pids": _whole(asked.pids),
             "buffer_s": asked.buffer_s,
             "on_expiry": asked.on_expiry,
-            "memory": _mib(asked.memory_mb),
-            "disk": _mib(asked.disk_mb),
+            "memory": _whole(asked.memory_mb, MIB),
+            "disk": _whole(asked.disk_mb, MIB),
         }
         if not isinstance(asked.hooks, UnsetType):
             hooks = asked.hooks
@@ -131,7 +135,7 @@ class ResourceLimits(Body):
         return {name: value for name, value in found.items() if value is not None}
 
 
-class ExecCommand(Body):
+class StreamCommand(Body):
     """A command. `cmd` as text is run by bash (sh where there is none), as a list it is started as it stands.
 
     `timeout_seconds` 0 is a time that is over already; without one the limit is the server's default.
@@ -144,14 +148,11 @@ class ExecCommand(Body):
     user: Literal["agent"] | None = None
     stdin: str | None = None
     stdin_base64: Base64 | None = None
-    keep_stdin: Annotated[bool, Meta(description="of a background command: it stays open for more")] = False
-    background: bool = False
     on_timeout: Literal["kill", "destroy", "snapshot_destroy"] = "kill"
     rlimits: ResourceLimits = msgspec.field(default_factory=ResourceLimits)
-    tail_bytes: Annotated[int, Meta(ge=0, le=_TAIL_BYTES)] = 65536
-    session: Annotated[Identifier, Meta(description="a bash session that runs it")] | None = None
+    tail_bytes: Annotated[float, Meta(ge=0, le=_TAIL_BYTES, multiple_of=1, extra_json_schema=_INTEGER)] = 65536
 
-    def wish(self, *, keep_stdin: bool = False) -> ExecWish:
+    def wish(self, *, background: bool = False, keep_stdin: bool = False) -> ExecWish:
         """What is asked for. Raises UsageError, or Problem where stdin is given twice."""
         return ExecWish(
             argv=(_shell(), "-c", self.cmd) if isinstance(self.cmd, str) else tuple(self.cmd),
@@ -160,11 +161,11 @@ class ExecCommand(Body):
             env=self.env,
             user=self.user,
             stdin=self._stdin(),
-            keep_stdin=keep_stdin or (self.keep_stdin and self.background),
-            background=self.background,
+            keep_stdin=keep_stdin,
+            background=background,
             on_timeout=self.on_timeout,
             rlimits=self.rlimits.named(),
-            tail=self.tail_bytes,
+            tail=int(self.tail_bytes),
             shown=self.cmd if isinstance(self.cmd, str) else "",
         )
 
@@ -174,6 +175,14 @@ class ExecCommand(Body):
         if self.stdin is not None:
             raise Problem(422, "usage", "stdin and stdin_base64: give one of the two")
         return b64decode(self.stdin_base64)
+
+
+class ExecCommand(StreamCommand):
+    """The same; in the background it runs on, and its stdin can be kept open for more."""
+
+    background: bool = False
+    keep_stdin: Annotated[bool, Meta(description="of a background command")] = False
+    session: Annotated[Identifier, Meta(description="a bash session that runs it")] | None = None
 
 
 class Extend(Body):
@@ -199,7 +208,7 @@ class Fork(Body):
 
 
 class ForkTree(Body):
-    count: Annotated[int, Meta(ge=1, le=16)]
+    count: Annotated[float, Meta(ge=1, le=16, multiple_of=1, extra_json_schema=_INTEGER)]
     metadata: Metadata = {}
 
 
@@ -211,7 +220,7 @@ class Promote(Body):
 class Signal(Body):
     """A signal by its name (SIGINT or INT) or its number."""
 
-    signal: Annotated[str, Meta(min_length=1, max_length=16)] | Annotated[int, Meta(ge=1, le=64)]
+    signal: Annotated[str, Meta(pattern=r"^(SIG)?[A-Z0-9]{2,12}$")] | SignalNumber
 
 
 class OpenSession(Body):
@@ -302,8 +311,8 @@ def _said(body: CreateSandbox) -> dict[str, Any]:
     return said
 
 
-def _mib(count: int | UnsetType) -> int | UnsetType:
-    return count if isinstance(count, UnsetType) else count * MIB
+def _whole(count: float | UnsetType, unit: int = 1) -> int | UnsetType:
+    return count if isinstance(count, UnsetType) else int(count) * unit
 
 
 @cache

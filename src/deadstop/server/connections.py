@@ -34,16 +34,23 @@ class Acceptor:
         assert runner.server is not None  # it has been set up
         self._front, self._server = front, runner.server
         self._loop = asyncio.get_running_loop()
+        self._coming = 0
 
     @property
     def count(self) -> int:
-        return len(self._server.connections)
+        return len(self._server.connections) + self._coming
 
     def __call__(self) -> asyncio.Protocol:
         if self.count >= self._front.settings.connections:
             self._front.metrics.refused.labels("connections").inc()
             return _OneTooMany()
+        # It is among the server's from the next turn of the loop on, and in this one many may be accepted.
+        self._coming += 1
+        self._loop.call_soon(self._has_come)
         return Connection(self._front, self._server, self._loop)
+
+    def _has_come(self) -> None:
+        self._coming -= 1
 
 
 class Connection(web.RequestHandler):

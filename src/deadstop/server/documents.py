@@ -59,6 +59,7 @@ class Sandbox(Document):
     name: str | None
     end: End | None
     ttl_seconds: float
+    ttl_clamped: bool
     time_left_s: float
     idle_timeout_s: float | None
     persistent: bool

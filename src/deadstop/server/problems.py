@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from .. import errors
+from ..sandbox.link import SupervisorLost
 from .replies import PROBLEM, Reply
 
 __all__ = ["Problem", "encodable", "harmless", "problem_of", "problem_reply"]
@@ -106,6 +107,10 @@ def _unavailable(error: errors.BoundaryUnavailable) -> Problem:
     return Problem(501, "unavailable", str(error))
 
 
+def _lost(error: SupervisorLost) -> Problem:
+    return Problem(503, "host_lost", str(error), retry_after=1)  # nothing was made, and the next one starts a new one
+
+
 def _plain(status: int, kind: str) -> Callable[[Any], Problem]:
     return lambda error: Problem(status, kind, str(error))
 
@@ -121,6 +126,7 @@ _PROBLEMS: tuple[tuple[type[Exception], Callable[[Any], Problem]], ...] = (
     (errors.FileProblem, _file),
     (errors.UsageError, _plain(422, "usage")),
     (errors.BoundaryUnavailable, _unavailable),
+    (SupervisorLost, _lost),
     (msgspec.ValidationError, _plain(422, "usage")),
     (msgspec.DecodeError, _plain(400, "malformed")),
 )

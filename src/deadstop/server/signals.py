@@ -10,10 +10,10 @@ from ..errors import UsageError
 __all__ = ["signal_number"]
 
 
-def signal_number(asked: str | int) -> int:
+def signal_number(asked: str | float) -> int:
     """Of SIGINT, INT, int or 2. Raises UsageError."""
-    if isinstance(asked, int):
-        return asked
+    if not isinstance(asked, str):
+        return int(asked)
     name = asked.upper()
     found = getattr(signal, name if name.startswith("SIG") else f"SIG{name}", None)
     if not isinstance(found, signal.Signals):

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 PING = b": ping\n\n"
 WRITE_S = 60.0  # a client that takes nothing for so long has gone
-_SSE = {"Content-Type": EVENTS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_SSE = {"Content-Type": EVENTS, "X-Accel-Buffering": "no"}
 
 
 async def send_events(front: Front, request: web.Request, events: Events) -> web.StreamResponse:
@@ -48,7 +48,7 @@ def encoded(event: object) -> bytes:
 
 async def send_download(request: web.Request, download: Download) -> web.StreamResponse:
     """Send exactly the announced bytes, or cut the connection."""
-    response = web.StreamResponse(headers={"Content-Type": download.media, "X-Content-Type-Options": "nosniff"})
+    response = web.StreamResponse(headers={"Content-Type": download.media})
     if download.length is None:
         response.enable_chunked_encoding()
     else:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import WSMsgType, web
 
 from ..errors import DeadstopError
 from .answers import exit_event
-from .bodies import Base64, ExecCommand
+from .bodies import Base64, SignalNumber, StreamCommand
 from .commands import cancelled, chunks, ended, started
 from .problems import Problem, problem_of
 from .signals import signal_number
@@ -28,7 +28,7 @@ HEARTBEAT_S = 20.0
 MESSAGE_BYTES = 1 << 20
 
 
-class _Start(ExecCommand, tag="start"):
+class _Start(StreamCommand, tag="start"):
     pass
 
 
@@ -46,7 +46,7 @@ class _StdinClose(msgspec.Struct, tag="stdin_close", forbid_unknown_fields=True)
 
 
 class _Signal(msgspec.Struct, tag="signal", forbid_unknown_fields=True):
-    signal: str | Annotated[int, msgspec.Meta(ge=1, le=64)]
+    signal: str | SignalNumber
 
 
 class _Cancel(msgspec.Struct, tag="cancel", forbid_unknown_fields=True):
@@ -81,8 +81,6 @@ async def _converse(call: Call[Any, Any], wire: web.WebSocketResponse) -> None:
         return
     if not isinstance(first, _Start):
         raise Problem(422, "usage", "the first message must be of type start")
-    if first.session is not None or first.background:
-        raise Problem(422, "usage", "session and background: not over a WebSocket")
     command = await started(call, first.wish(keep_stdin=True))
     await _send(wire, "started", {"exec_id": command.id})
     listening = asyncio.ensure_future(_listen(command, wire))

@@ -20,6 +20,7 @@ from ..model import Command
 from ..results import FiredLimit, Status, ToolResult
 from . import order, verdict
 from .collector import Report
+from .leader import Leader
 from .loop import Loop, Timer
 from .output import Pump, Sink, Source
 from .part import Ending, Part, join_descriptor
@@ -34,7 +35,7 @@ EVIDENCE_S = 0.08  # evidence begins this long before a time limit, and an unfor
 PREPARE_S = 1.0  # what reading evidence needs is loaded this long before a time limit
 TICK_S = 0.05  # how often the counters of memory and disk are looked at
 GRACE_LOOK_S = 0.003
-STATUS_LOST_S = 0.5  # how long after the first process ended its exit status may take to be reported
+STATUS_LOST_S = 3.0  # how long after the first process ended its exit status may take: on a full host init waits, too
 
 
 class Call:
@@ -54,8 +55,7 @@ class Call:
         self.part = Part(loop, room, number, command.call_id) if command.own_part else None
         self.ending: Ending = self.part or room
         self.memory_kills = room.memory_kills() if self.part else 0
-        self.leader = 0
-        self.leader_fd = -1
+        self.leader = Leader(loop, self._leader_gone)
         self.witness = Witness(self)
         self.evidence_due: float | None = None  # the time limit that the evidence is being taken for
         self.phase = Phase.RUNNING
@@ -108,12 +108,10 @@ class Call:
     def _started(self, fds: list[int]) -> None:
         if not fds:
             return
-        self.leader_fd = fds[0]
-        self.leader = verdict.pid_of(self.leader_fd)
+        self.leader.found(fds[0])
         if self.part:
-            self.part.leader, self.part.born = self.leader, True
+            self.part.leader, self.part.born = self.leader.pid, True
         self.record.spawned = clock.monotonic()
-        self.loop.watch(self.leader_fd, self._leader_gone)
         due = min(self._time_limits(), default=None)
         if due is not None:
             self.preparing = self.loop.at(due - PREPARE_S, self.witness.prepare)
@@ -253,7 +251,7 @@ class Call:
         if not self.decide(status, reason=reason, limit=limit):
             return
         self.grace = self.command.grace if grace is None else grace
-        if wait and self.leader and self.record.evidence_at is None:
+        if wait and self.leader.pid and self.record.evidence_at is None:
             self._enter(Phase.EVIDENCE, EVIDENCE_S)
             self.witness.read(self._evidence_complete)
         else:
@@ -308,7 +306,7 @@ class Call:
     def _ended(self, status: int, when: float) -> None:
         """Init collected the command's first process."""
         self.record.leader_status, self.record.leader_ended = status, when
-        self._release_leader()
+        self.leader.close()
         overran = self.command.deadline is not None and when > self.command.deadline
         if self.phase is Phase.GRACE:
             self._kill_if_empty()
@@ -346,7 +344,6 @@ class Call:
 
     def _leader_gone(self) -> None:
         """The first process is dead. Its status comes from init; if init does not say, it is lost, and we say so."""
-        self.loop.unwatch(self.leader_fd)
         self.room.receive()
         if self.record.leader_status is None:
             self.loop.at(clock.monotonic() + STATUS_LOST_S, self._status_lost)
@@ -362,12 +359,6 @@ class Call:
             self.part.boundary_gone(self.room.gone)  # finishes it if it was being killed
         self.decide(*verdict.of_lost(self))
         self._finish()
-
-    def _release_leader(self) -> None:
-        if self.leader_fd >= 0:
-            self.loop.unwatch(self.leader_fd)
-            os.close(self.leader_fd)
-            self.leader_fd = -1
 
     def _finish(self) -> None:
         """All is over but the files named as evidence, which get the same small time as all evidence."""
@@ -388,7 +379,7 @@ class Call:
             if timer:
                 timer.cancel()
         self.witness.stop()
-        self._release_leader()
+        self.leader.close()
         self._close_stdio()
         self.room.listeners.pop(self.number, None)
         self.room.calls.discard(self)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .loop import Loop
     from .room import Room
 
+TIDY_FROM = 256  # entries of the heap
 LOOKED_AT = 16  # commands of one boundary whose evidence is read at its end
 
 
@@ -35,13 +36,18 @@ class Lives:
         self._timer = timers.Timer(timers.create(time.CLOCK_BOOTTIME))
         self._heap: list[tuple[float, int, Life]] = []
         self._count = 0
+        self._tidy_at = TIDY_FROM
         loop.watch(self._timer.fd, self._fired)
 
     def wake(self, when: float, life: Life) -> None:
         """Have `life.look` called then. What was asked for before stays in the heap and finds nothing to do."""
         self._count += 1
         heapq.heappush(self._heap, (when, self._count, life))
-        if self._heap[0][2] is life:
+        if len(self._heap) > self._tidy_at:  # of what was killed nothing is to stay until its life would have ended
+            self._heap = [entry for entry in self._heap if not entry[2].over]
+            heapq.heapify(self._heap)
+            self._tidy_at = max(TIDY_FROM, 2 * len(self._heap))
+        if self._heap and self._heap[0][2] is life:
             self._timer.arm(when)
 
     def _fired(self) -> None:
@@ -106,7 +112,7 @@ class Life:
             if now >= self.expires_at - EVIDENCE_S and self._warned_of != self.expires_at:
                 self._warned_of = self.expires_at
                 for call in list(self.room.calls)[:LOOKED_AT]:
-                    if not call.record.status and call.leader:
+                    if not call.record.status and call.leader.pid:
                         call.witness.read(lambda: None)  # what it is doing, while it is
             self.lives.wake(self._next(), self)
 

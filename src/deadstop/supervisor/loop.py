@@ -20,6 +20,7 @@ from ..boundary import timers
 GAP_S = 0.25
 PRECISE_S = 1.0  # waits shorter than this end to the microsecond: epoll alone rounds up to the next millisecond
 CHORE_S = 0.05
+TIDY_FROM = 256  # timers; most are cancelled long before their time, and would stay until then
 LONGEST_WAIT_S = 86_400.0  # what epoll takes is bounded; waking for nothing once a day is not a cost
 
 
@@ -48,6 +49,7 @@ class Loop:
         self._writers: dict[int, Callable[[], object]] = {}
         self._timers: list[tuple[float, int, Timer]] = []
         self._count = 0
+        self._tidy_at = TIDY_FROM
         self._chores: deque[tuple[float, Callable[[], object]]] = deque()
         self.on_error: Callable[[Exception], object] | None = None  # where one call's trouble must not end the others
         self.children: set[int] = set()  # processes of ours that a sweep for orphans must spare, with all below them
@@ -83,6 +85,10 @@ class Loop:
         timer = Timer(when, callback)
         self._count += 1
         heapq.heappush(self._timers, (when, self._count, timer))
+        if len(self._timers) > self._tidy_at:
+            self._timers = [entry for entry in self._timers if entry[2].callback is not None]
+            heapq.heapify(self._timers)
+            self._tidy_at = max(TIDY_FROM, 2 * len(self._timers))
         return timer
 
     def later(self, chore: Callable[[], object]) -> None:

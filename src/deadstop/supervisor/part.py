@@ -29,7 +29,6 @@ LOOK_EVERY_S = 0.0005
 LOOKS_SLOWER_S = 0.005  # after the first milliseconds a look costs more than it tells
 QUIET_PASSES = 2
 AT_ONCE = 128  # descriptors held while signals go out
-PIDFD_SIGNAL_PROCESS_GROUP = 4
 MARK = "DEADSTOP_CALL"
 
 
@@ -128,13 +127,6 @@ class Part:
                 except OSError:
                     break
             os.close(pidfd)
-
-    def signal_leader(self, leader_fd: int, number: int) -> None:
-        """To the command's first process and those of its process group."""
-        try:
-            signal.pidfd_send_signal(leader_fd, number, None, PIDFD_SIGNAL_PROCESS_GROUP)
-        except OSError:
-            signal.pidfd_send_signal(leader_fd, number)  # before Linux 6.9
 
     def kill(self, when_gone: Callable[[], None]) -> None:
         """End all of it; `when_gone` is called once, when that is shown or given up on."""

@@ -26,6 +26,7 @@ from .stuck import stuck
 if TYPE_CHECKING:
     from .call import Call
 
+COUNTED = 64  # how far processes are counted where that takes a walk: the kill waits for it
 PROOF_S = 5.0  # how long a kill may take before we say that it could not be shown
 RELEASE_EVERY_S, RELEASE_TRIES = 0.002, 250
 SWEEP_EVERY_S = 0.001
@@ -123,7 +124,7 @@ class Room:
         self.waiting.append(when_gone)
         if self.kill_at is None:
             self.end_reason = reason
-            self.processes = self.boundary.count(limit=512) if self.counts else 0
+            self.processes = self.boundary.count(limit=COUNTED) if self.counts else 0
             self.kill_at = clock.monotonic()
             self.boundary.kill()
             fallback = isinstance(self.boundary, SubreaperBoundary)

@@ -88,8 +88,7 @@ class Peer:
             elif kind == wire.HURRY and self.call:
                 self.call.hurry()
             elif kind == wire.SIGNAL and self.call:
-                if self.call.part and self.call.leader_fd >= 0:
-                    self.call.part.signal_leader(self.call.leader_fd, int(body))
+                self.call.leader.signal(int(body))
             elif kind == wire.LIMIT and self.call:
                 asked = json.loads(body)
                 limit = FiredLimit("call", asked["seconds"], "given") if asked["deadline"] is not None else None
@@ -363,7 +362,9 @@ def main(control_fd: int, caller_fd: int) -> NoReturn:
     os.chdir("/")
     importlib.import_module("deadstop.boundary.evidence")  # now, not when a deadline is near
     server = Server(socket.socket(fileno=control_fd), caller_fd)
-    control = server.control
-    control.send(b"ready")
+    try:
+        server.control.send(b"ready")
+    except OSError:  # whoever started us has gone already
+        os._exit(0)
     server.serve()
     os._exit(0)

@@ -42,7 +42,9 @@ def of_lost(call: Call) -> Verdict:
     if room.end_limit is not None:
         return Status.TIMEOUT, None, room.end_limit
     if room.kill_at is not None:
-        return Status.CANCELLED, "owner_gone" if room.end_reason == "owner_gone" else "shutdown", None
+        if room.end_reason == "owner_gone":
+            return Status.CANCELLED, "owner_gone", None
+        return Status.CANCELLED, "sandbox_ended" if call.part else "shutdown", None
     if room.failed:
         call.record.setup_failed = room.failed
         return Status.REFUSED, "policy", None

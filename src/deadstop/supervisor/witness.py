@@ -37,7 +37,7 @@ class Witness:
 
         if self._reader:
             self._reader.stop()
-        if self.call.leader and not self.call.room.ended:
+        if self.call.leader.pid and not self.call.room.ended:
             view, record = self._view(), self.call.record
             record.evidence_started()
 
@@ -87,7 +87,7 @@ class Witness:
         call, room, now = self.call, self.call.room, clock.monotonic()
         tails = sorted(call.pumps, key=lambda pump: pump.tail.total > 0)
         return View(
-            root=room.boundary.pid, leader=call.leader, ours=room.boundary.helpers(),
+            root=room.boundary.pid, leader=call.leader.pid, ours=room.boundary.helpers(),
             tail=b"".join(pump.tail.last(2000) for pump in tails), stdin=call.command.stdin,
             cgroup=self._counters(),
             out_rate=call.record.rate(now), elapsed=now - call.record.started,

@@ -44,7 +44,7 @@ async def _told(host: Host, sandbox_id: str | None) -> AsyncGenerator[Event, Non
                 event = {**event, "end": host.find(event["sandbox_id"]).document()["end"]}
             yield Event(str(event["type"]), event)
     finally:
-        await source.aclose()  # type: ignore[attr-defined]
+        await source.aclose()
 
 
 async def _attached(host: Host, sandbox: Sandbox) -> AsyncGenerator[Event, None]:

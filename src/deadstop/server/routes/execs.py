@@ -33,7 +33,9 @@ STDIN_BYTES = 32 << 20
 async def run_command(call: Call[ExecCommand, NoQuery]) -> Reply:
     if call.body.session is not None:
         return await run_in_session(call, call.body.session)
-    command = await started(call, call.body.wish())
+    background = call.body.background
+    wish = call.body.wish(background=background, keep_stdin=background and call.body.keep_stdin)
+    command = await started(call, wish)
     if command.background:
         return Reply({"exec_id": command.id, "status": command.status}, 202)
     result = await watched(command)

@@ -59,7 +59,7 @@ async def run_in_session(call: Call[ExecCommand, NoQuery], session_id: str) -> R
     if session.language != "bash":
         raise Problem(422, "usage", f"session: {session_id} is one of {session.language}, not of bash")
     seconds = DEFAULT_RUN_S if body.timeout_seconds is None else body.timeout_seconds
-    answer = await session.run(body.cmd, seconds, tail=body.tail_bytes)
+    answer = await session.run(body.cmd, seconds, tail=int(body.tail_bytes))
     reply = exit_reply(_ended(answer))
     if reply.status == 200:
         reply.document.update(exit_code=answer.exit, session_ended=answer.session_ended)

@@ -48,7 +48,7 @@ async def fork_sandbox(call: Call[Fork, NoQuery]) -> Reply:
 
 
 async def fork_tree(call: Call[ForkTree, NoQuery]) -> Reply:
-    made = await call.host.forks.fork(call.sandbox, call.body.count, metadata=call.body.metadata, key=call.key)
+    made = await call.host.forks.fork(call.sandbox, int(call.body.count), metadata=call.body.metadata, key=call.key)
     await _undo_if_unknown(call, made)
     return Reply({"children": [child.document() for child in made.children], **_how(made)}, 201)
 

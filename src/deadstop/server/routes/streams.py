@@ -7,10 +7,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..bodies import ExecCommand, NoQuery, OutputQuery
+from ..bodies import NoQuery, OutputQuery, StreamCommand
 from ..commands import Foreground, chunks, started
 from ..front import Call
-from ..problems import Problem
 from ..replies import EVENTS, Event, Events, Text
 from ..route import Answer, Route
 from ..websocket import serve_command
@@ -27,9 +26,7 @@ LOG_CHARS = 8 << 20  # of one answer
 BEHIND = 1000  # lines that one who follows the log may be behind before its commands' readers wait
 
 
-async def stream_command(call: Call[ExecCommand, NoQuery]) -> Events:
-    if call.body.session is not None or call.body.background:
-        raise Problem(422, "usage", "session and background: not in a stream; use /exec")
+async def stream_command(call: Call[StreamCommand, NoQuery]) -> Events:
     command = await started(call, call.body.wish())
     return Events(Foreground(command), {"X-Deadstop-Exec": command.id}, ends_on_stop=False)
 
@@ -123,7 +120,7 @@ class _Followed:
 
 ROUTES = (
     Route(
-        method="POST", path=f"{ONE}/exec/stream", handler=stream_command, tag=TAG, body=ExecCommand, keyed=True,
+        method="POST", path=f"{ONE}/exec/stream", handler=stream_command, tag=TAG, body=StreamCommand, keyed=True,
         follows_client=True, errors=COMMAND_ERRORS,
         summary="Run a command: events stdout and stderr {chunk}, then exit {exit_code} or error {error}",
         answers={200: Answer(None, "the events", EVENTS, {"X-Deadstop-Exec": "the command's id"})},
