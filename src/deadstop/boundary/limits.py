@@ -89,7 +89,7 @@ def _pids(limits: Limits, level: str, enforced: set[str], applied: Applied, user
         return
     if "pids" in enforced:
         applied.report(limits, "pids", "cgroup")
-    elif user_namespace:
+    elif user_namespace or level == "sandbox":  # as root each sandbox has a host user of its own
         # Counted per user inside its own user namespace (Linux 5.14): a count of the boundary alone, without a cgroup.
         applied.rlimits.append((resource.RLIMIT_NPROC, limits.pids + HELPERS[level]))
         applied.report(limits, "pids", "rlimit")
