@@ -32,10 +32,19 @@ if TYPE_CHECKING:
     from .deadlines import remaining as remaining
     from .deferred import defer as defer
     from .errors import BoundaryUnavailable as BoundaryUnavailable
+    from .errors import CapacityError as CapacityError
     from .errors import DeadstopError as DeadstopError
+    from .errors import FileProblem as FileProblem
     from .errors import InternalError as InternalError
     from .errors import InvalidLimit as InvalidLimit
+    from .errors import KeyConflict as KeyConflict
+    from .errors import NotAllowed as NotAllowed
+    from .errors import NotFound as NotFound
     from .errors import OutcomeUnknown as OutcomeUnknown
+    from .errors import SandboxEnded as SandboxEnded
+    from .errors import SandboxError as SandboxError
+    from .errors import SandboxPaused as SandboxPaused
+    from .errors import ServerUnreachable as ServerUnreachable
     from .errors import ToolCancelledError as ToolCancelledError
     from .errors import ToolCrashedError as ToolCrashedError
     from .errors import ToolError as ToolError
@@ -103,6 +112,15 @@ _HOME = {
     "InternalError": "errors",
     "InvalidLimit": "errors",
     "OutcomeUnknown": "errors",
+    "CapacityError": "errors",
+    "FileProblem": "errors",
+    "KeyConflict": "errors",
+    "NotAllowed": "errors",
+    "NotFound": "errors",
+    "SandboxEnded": "errors",
+    "SandboxError": "errors",
+    "SandboxPaused": "errors",
+    "ServerUnreachable": "errors",
     "ToolCancelledError": "errors",
     "ToolCrashedError": "errors",
     "ToolError": "errors",
@@ -121,15 +139,24 @@ __all__ = [
     "BoundaryUnavailable",
     "Call",
     "CancelToken",
+    "CapacityError",
     "DeadstopError",
+    "FileProblem",
     "InternalError",
     "InvalidLimit",
     "Isolation",
     "KeptWorker",
+    "KeyConflict",
+    "NotAllowed",
+    "NotFound",
     "OutcomeUnknown",
     "Progress",
     "RaceResult",
     "Sandbox",
+    "SandboxEnded",
+    "SandboxError",
+    "SandboxPaused",
+    "ServerUnreachable",
     "SoftLimit",
     "Status",
     "Task",

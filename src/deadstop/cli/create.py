@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--metadata", action="append", default=[], metavar="KEY=VALUE", help="a label of yours (repeatable)")
     add("--from-snapshot", metavar="ID", help="start with the files of a snapshot")
     add("--on-expiry", choices=("kill", "snapshot"), help="at its TTL: kill it (default), or keep its files first")
-    add("--persistent", action="store_true", default=None, help="keep its files when it ends")
+    add("--persistent", action="store_true", default=None, help="take a snapshot before its time is over")
     add("--memory", type=common.size, metavar="SIZE", help="memory of all its processes")
     add("--cpus", type=common.number, metavar="N", help="processors it may use, such as 0.5")
     add("--pids", type=common.count, metavar="N", help="number of processes")

@@ -44,6 +44,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from ..errors import UsageError
 
     words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if arguments.command[:1] != ["--"] and words and words[0].startswith("-"):
+        raise UsageError(f"exec: {words[0]} after the sandbox would be the command: put options before the sandbox")
     if not words:
         raise UsageError("exec: the command is missing: deadstop exec SANDBOX -- command ...")
     cmd = words[0] if len(words) == 1 and len(words[0].split()) > 1 else words

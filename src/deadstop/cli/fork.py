@@ -9,6 +9,7 @@ from . import common
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "They live until the end of the sandbox, with or without an owner."
     parser.add_argument("--count", type=common.count, metavar="N", help="several of one moment, at most 16")
     parser.add_argument("--name", help="a name for the twin")
     parser.add_argument("--metadata", action="append", default=[], metavar="KEY=VALUE", help="a label (repeatable)")
@@ -25,9 +26,9 @@ def execute(arguments: argparse.Namespace) -> int:
     sandbox = Sandbox.connect(arguments.sandbox, server=arguments.server)
     labels = common.pairs(arguments.metadata, "--metadata")
     if arguments.count:
-        children = list(sandbox.fork_tree(arguments.count, metadata=labels))
+        children = list(sandbox.fork_tree(arguments.count, metadata=labels, detached=True))
     else:
-        children = [sandbox.fork(name=arguments.name, metadata=labels)]
+        children = [sandbox.fork(name=arguments.name, metadata=labels, detached=True)]
     if arguments.json:
         common.print_json([child.document for child in children])
     else:

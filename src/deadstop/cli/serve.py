@@ -45,8 +45,9 @@ def _listening(group: Any) -> None:
 
 def _defaults(group: Any) -> None:
     add = group.add_argument
-    add("--network", choices=("off", "host"), default="off",
-        help="of sandboxes: none (default), or this host's with its loopback")  # fmt: skip
+    add("--network", choices=("off", "host", "never"), default="off",
+        help="of sandboxes whose client does not say: none (default), or this host's with its loopback; never: none, "
+        "whoever asks")  # fmt: skip
     add("--default-ttl", type=common.seconds, metavar="TIME", help="how long a sandbox lives (default: 1h)")
     add("--template-config", metavar="FILE",
         help="JSON or TOML: template (or '*') -> keys of a create request, for clients that cannot ask")  # fmt: skip
@@ -111,6 +112,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         max_sandboxes=arguments.max_sandboxes, max_memory=arguments.max_memory, retention_s=arguments.retention,
         warm=arguments.warm, warm_template=arguments.warm_template, layers=arguments.layers,
         image_size=arguments.disk_image_size, net=arguments.network == "host",
+        net_allowed=arguments.network != "never",
     )  # fmt: skip
     return Settings(
         host=Host(**kept),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`deadstop snapshot`: keep the files of a sandbox as they are now, or list what is kept."""
+"""`deadstop snapshot`: keep the files of a sandbox as they are now, list what is kept, or delete it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Without a sandbox: the snapshots that are kept. `deadstop create --from-snapshot ID` starts from one."
     )
     parser.add_argument("--name", help="a name for the snapshot")
+    parser.add_argument("--delete", metavar="SNAPSHOT", help="delete one; sandboxes made from it live on")
     parser.add_argument("sandbox", nargs="?", help="its id or name")
     common.add_server(parser)
 
@@ -21,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     from ..client.synchronous import Sandbox
 
+    if arguments.delete:
+        Sandbox.delete_snapshot(arguments.delete, server=arguments.server)
+        return 0
     if not arguments.sandbox:
         return _list(arguments)
     made = Sandbox.connect(arguments.sandbox, server=arguments.server).snapshot(arguments.name)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
 
 from .. import clock
 from ..errors import DeadstopError, NotFound, SandboxEnded
@@ -279,14 +280,18 @@ class AsyncSandbox(Known):
         self._view.changed(last_snapshot=made["id"])
         return made
 
-    async def fork(self, *, name: str | None = None, metadata: Mapping[str, str] | None = None) -> Self:
+    async def fork(
+        self, *, name: str | None = None, metadata: Mapping[str, str] | None = None, detached: bool = False
+    ) -> Self:
         """See `Sandbox.fork`."""
-        body = {**({"name": name} if name else {}), **({"metadata": dict(metadata)} if metadata else {})}
+        body = {**({"name": name} if name else {}), **bodies.of_fork(metadata, detached)}
         return (await self._children("fork", body))[0]
 
-    async def fork_tree(self, count: int, *, metadata: Mapping[str, str] | None = None) -> Sequence[Self]:
+    async def fork_tree(
+        self, count: int, *, metadata: Mapping[str, str] | None = None, detached: bool = False
+    ) -> Sequence[Self]:
         """See `Sandbox.fork_tree`."""
-        body = {"count": clock.check_count("count", count), **({"metadata": dict(metadata)} if metadata else {})}
+        body = {"count": clock.check_count("count", count), **bodies.of_fork(metadata, detached)}
         return await self._children("fork-tree", body)
 
     async def _children(self, route: str, body: Mapping[str, Any]) -> Sequence[Self]:
@@ -296,7 +301,7 @@ class AsyncSandbox(Known):
         found = [answer["sandbox"]] if "sandbox" in answer else answer["children"]
         children = [self._seen(self._server, document, asked_at) for document in found]
         for child in children:
-            child._owned = self._owned
+            child._owned = bool(child.document.get("attached"))
             await child._hold()
         return children
 
@@ -362,6 +367,11 @@ class AsyncSandbox(Known):
             async for name, document in events:
                 if isinstance(document, dict):
                     yield {"type": name, **document}
+
+    @classmethod
+    async def delete_snapshot(cls, snapshot_id: str, *, server: str | None = None, token: str | None = None) -> None:
+        """See `Sandbox.delete_snapshot`."""
+        await Server(server, token).ask(Ask("DELETE", f"/snapshots/{quote(snapshot_id, safe='')}"))
 
     @classmethod
     async def snapshots(

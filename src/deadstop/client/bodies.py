@@ -47,3 +47,8 @@ def _texts(name: str, given: Mapping[str, str] | None) -> dict[str, str] | None:
     if not isinstance(given, Mapping) or not all(isinstance(word, str) for pair in given.items() for word in pair):
         raise UsageError(f"{name}: give a mapping of text to text, not {given!r:.80}")
     return dict(given)
+
+
+def of_fork(metadata: Mapping[str, str] | None, detached: bool) -> dict[str, Any]:
+    """What a fork says of its children, besides their number or name."""
+    return {**({"metadata": dict(metadata)} if metadata else {}), **({"attached": False} if detached else {})}

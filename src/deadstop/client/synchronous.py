@@ -185,13 +185,21 @@ class Sandbox(Known):
         """Keep its files as they are now: id, size_bytes, how, pause_ms. `create(from_snapshot=id)` starts from it."""
         return portal.run(self._async.snapshot(name))
 
-    def fork(self, *, name: str | None = None, metadata: Mapping[str, str] | None = None) -> Self:
-        """A twin with the same files, running nothing. It ends when this one would, and is not attached."""
-        return type(self)(portal.run(self._async.fork(name=name, metadata=metadata)))
+    def fork(
+        self, *, name: str | None = None, metadata: Mapping[str, str] | None = None, detached: bool = False
+    ) -> Self:
+        """A twin with the same files, running nothing. It ends when this one would.
 
-    def fork_tree(self, count: int, *, metadata: Mapping[str, str] | None = None) -> Sequence[Self]:
+        It is attached to this process if this one is, unless `detached`.
+        """
+        return type(self)(portal.run(self._async.fork(name=name, metadata=metadata, detached=detached)))
+
+    def fork_tree(
+        self, count: int, *, metadata: Mapping[str, str] | None = None, detached: bool = False
+    ) -> Sequence[Self]:
         """`count` such twins (at most 16) of one moment; `promote` keeps one of them."""
-        return [type(self)(face) for face in portal.run(self._async.fork_tree(count, metadata=metadata))]
+        children = portal.run(self._async.fork_tree(count, metadata=metadata, detached=detached))
+        return [type(self)(face) for face in children]
 
     def promote(self, *, cleanup_siblings: bool = False, tree_id: str | None = None) -> dict[str, Any]:
         """Keep this one of its tree: winner, deleted, failures, receipts. The others end if `cleanup_siblings`."""
@@ -228,6 +236,11 @@ class Sandbox(Known):
     ) -> Sequence[dict[str, Any]]:
         """The snapshots the server keeps, or those of one sandbox."""
         return portal.run(AsyncSandbox.snapshots(sandbox_id, server=server, token=token))
+
+    @classmethod
+    def delete_snapshot(cls, snapshot_id: str, *, server: str | None = None, token: str | None = None) -> None:
+        """Sandboxes made from it live on. Raises NotFound."""
+        portal.run(AsyncSandbox.delete_snapshot(snapshot_id, server=server, token=token))
 
     # -- more than one -----------------------------------------------------------------------------------------------
 

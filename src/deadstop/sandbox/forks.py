@@ -38,19 +38,22 @@ class Forks:
 
     async def fork(
         self, parent: Sandbox, count: int = 1, *, metadata: dict[str, str] | None = None, name: str | None = None,
-        key: str | None = None,
+        key: str | None = None, attached: bool | None = None,
     ) -> Forked:  # fmt: skip
         """`count` new sandboxes with the parent's files as they are at one moment. Files only: no process goes along.
 
-        They inherit its deadline, not its length of life, and whether they are attached: then each needs an owner of
-        its own. All are made, or none. Raises CapacityError.
+        They inherit its deadline, not its length of life, and unless `attached` says otherwise whether they need an
+        owner, each one of its own. All are made, or none. Raises CapacityError.
         """
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
             raise InvalidLimit(f"count: {count!r:.40} is not a number from 1 to {MOST}")
-        request = ["fork", parent.id, count, metadata, name]
-        return await self._keys.once(key, request, lambda: self._fork(parent, count, metadata or {}, name))
+        request = ["fork", parent.id, count, metadata, name, attached]
+        kept = parent.wish.attached if attached is None else attached
+        return await self._keys.once(key, request, lambda: self._fork(parent, count, metadata or {}, name, kept))
 
-    async def _fork(self, parent: Sandbox, count: int, metadata: dict[str, str], name: str | None) -> Forked:
+    async def _fork(
+        self, parent: Sandbox, count: int, metadata: dict[str, str], name: str | None, attached: bool
+    ) -> Forked:
         host = self.host
         host.check_open()
         parent.check_live()
@@ -64,7 +67,7 @@ class Forks:
             # Again: others were made while the files were copied.
             admission.admit(host.settings, parent.wish, len(host.live()), count, host.memory_promised())
             for index in range(count):
-                children.append(self._register(parent, index, count, tree_id, metadata, name))
+                children.append(self._register(parent, index, count, tree_id, metadata, name, attached))
             alone = count == 1
             results = await asyncio.gather(
                 *(make(child, image=image, consume=alone) for child in children), return_exceptions=True
@@ -86,13 +89,14 @@ class Forks:
         return Forked(children, tree_id, how.how, how.pause_ms)
 
     def _register(
-        self, parent: Sandbox, index: int, count: int, tree_id: str, metadata: dict[str, str], name: str | None
-    ) -> Sandbox:
+        self, parent: Sandbox, index: int, count: int, tree_id: str, metadata: dict[str, str], name: str | None,
+        attached: bool,
+    ) -> Sandbox:  # fmt: skip
         lineage = {"fork_parent_id": parent.id, "fork_tree_id": tree_id, "fork_index": str(index)}
         left = parent.record.expires_boot - boottime()
         wish = dataclasses.replace(
             parent.wish, name=name if count == 1 else None, metadata={**parent.record.metadata, **metadata, **lineage},
-            from_snapshot=None, ttl_s=max(left, 0.001),
+            from_snapshot=None, ttl_s=max(left, 0.001), attached=attached,
         )  # fmt: skip
         return self.host.register(
             wish, expires_boot=parent.record.expires_boot, parent=parent.id, tree_id=tree_id,

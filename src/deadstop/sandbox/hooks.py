@@ -51,10 +51,15 @@ class Hooked:
         least = min(LEAD_LEAST_S, self.sandbox.record.ttl_s / 4)
         return max(least, min(self.buffer_s * LEAD_SHARE, LEAD_MOST_S))
 
+    @property
+    def _ends_idle(self) -> bool:
+        """Whether something is to be done before an end for idleness."""
+        return bool(self.sandbox.wish.hooks.before_stop) or self.sandbox.snapshots_at_end
+
     def supervised_idle(self) -> float | None:
         """The idle time that the supervisor keeps: ours is a little shorter, so that hooks can run before the end."""
         idle = self.sandbox.wish.idle_s
-        return idle if idle is None or not self.sandbox.wish.hooks.before_stop else idle + IDLE_MARGIN_S
+        return idle if idle is None or not self._ends_idle else idle + IDLE_MARGIN_S
 
     def schedule(self) -> None:
         """Arm what is to happen before the end, as that is now."""
@@ -127,8 +132,12 @@ class Hooked:
     def touched(self) -> None:
         """Something was done in it."""
         self._used = boottime()
-        if self.sandbox.wish.idle_s is not None and self.sandbox.wish.hooks.before_stop and self._idle is None:
+        if self.sandbox.wish.idle_s is not None and self._ends_idle and self._idle is None:
             self._look_idle()
+
+    async def _end_idle(self) -> None:
+        await self._prepare_end()
+        await self.sandbox.kill(End.IDLE, "nothing was done in it for its idle time")
 
     def _look_idle(self) -> None:
         sandbox, idle = self.sandbox, self.sandbox.wish.idle_s
@@ -138,6 +147,6 @@ class Hooked:
             self._used = boottime()
         left = self._used + idle - boottime()
         if left <= 0:
-            sandbox.host.spawn(sandbox.kill(End.IDLE, "nothing was done in it for its idle time"))
+            sandbox.host.spawn(self._end_idle())
         else:
             self._idle = sandbox.host.loop.call_later(left, self._look_idle)

@@ -25,7 +25,7 @@ from .execs import Exec
 from .forks import Forks
 from .keys import Keys, fingerprint
 from .layers import Layer, Store, open_store
-from .making import make
+from .making import make, prepare
 from .outputs import Outputs
 from .records import Record, Registry, boot_id, boottime, start_time, wish_document, wish_of
 from .sandbox import Sandbox
@@ -58,6 +58,7 @@ class Host:
         self.loop = asyncio.get_running_loop()
         self.events = Events()
         self.closing = False
+        self.problem: str | None = None  # why no sandbox can be made here
         self.by_id: dict[str, Sandbox] = {}
         self.on_exec_end: Callable[[Sandbox, Exec], None] = lambda sandbox, ended: None
         self.on_end: Callable[[Sandbox], None] = lambda sandbox: None
@@ -86,9 +87,23 @@ class Host:
         for record in host.registry.records.values():
             host.by_id[record.id] = Sandbox(host, record, wish_of(record.wish))
             host.by_id[record.id].gone.set()
+        for remark in (*host.store.remarks, *host.templates.remarks):
+            log("remark", text=remark)
+        await host._try_out()
         host._tidy()
         host.warm.fill()
         return host
+
+    async def _try_out(self) -> None:
+        """Make a sandbox and drop it: what keeps this host from it is known at once, and the supervisor is warm."""
+        try:
+            made = await prepare(self, Wish(), None, None, record_life=None)
+        except DeadstopError as problem:
+            self.problem = str(problem)
+            self.log("no_sandboxes", problem=self.problem)
+            return
+        made.link.close()
+        await self.store.discard(made.layer.id)
 
     async def _sweep(self) -> None:
         """Every open record gets its end. What it speaks of ended with the predecessor; see that it did."""
@@ -159,6 +174,8 @@ class Host:
 
     def _settled(self, wish: Wish) -> Wish:
         """As this server gives it. Raises NotFound for a template or snapshot that is not there."""
+        if wish.net and not self.settings.net_allowed:
+            raise NotAllowed("this server gives no sandbox a network")
         if wish.from_snapshot:
             self.snapshots.get(wish.from_snapshot)
         else:

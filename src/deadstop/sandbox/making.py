@@ -122,5 +122,5 @@ def place_of(wish: Wish, layer: Layer, template: Template | None) -> Place:
         overlay=(mount.root, mount.lowers, mount.upper, mount.work) if mount else None,
         system=template.system if template else None, bounded=layer.limited,
     )  # fmt: skip
-    limits = Limits(memory=wish.memory, pids=wish.pids, cpus=wish.cpus, disk=wish.disk)
+    limits = Limits(wish.memory, wish.pids, wish.cpus, wish.disk, frozenset(wish.defaulted))
     return Place("sandbox", limits, wish.net, (), files)

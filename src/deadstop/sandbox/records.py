@@ -86,7 +86,8 @@ def wish_document(wish: Wish) -> dict[str, Any]:
 
 def wish_of(document: dict[str, Any]) -> Wish:
     """Raises what a document raises that is none."""
-    return Wish(**{**document, "hooks": Hooks(**document["hooks"])})
+    hooks, defaulted = Hooks(**document["hooks"]), tuple(document.get("defaulted", ()))
+    return Wish(**{**document, "hooks": hooks, "defaulted": defaulted})
 
 
 def boottime() -> float:

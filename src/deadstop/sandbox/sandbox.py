@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 EXECS_KEPT = 500
 GONE_S = 10.0
+ENDING_S = 1.0  # how long an end that has begun is waited for, to say which it is
 
 
 class Sandbox:
@@ -94,6 +96,9 @@ class Sandbox:
             ttl = end - record.created_boot
             body = await self._ask(link, wire.EXTEND, extend_text(end, ttl, self.wish.idle_s), wire.LIFE)
             if not json.loads(body)["done"]:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.gone.wait(), ENDING_S)
+                self.check_live()  # as which end it was
                 raise SandboxEnded(self.id, "ttl", "its life was over before it could be extended")
             record.expires_boot, record.ttl_s = end, ttl
             if record.state is State.EXPIRING:
@@ -352,12 +357,12 @@ class Sandbox:
         record, wish, end = self.record, self.wish, self.record.end
         return {
             "id": record.id, "name": record.name, "template": record.template, "status": str(record.state),
-            "end": None if end is None else {**end, "at": clock.iso(end["at"]), "expires_at": None},
+            "end": None if end is None else _end_shown(end),
             "created_at": clock.iso(record.created_at), "expires_at": clock.iso(record.expires_at()),
             "ttl_seconds": round(record.ttl_s, 3), "ttl_clamped": record.clamped,
             "time_left_s": round(record.time_left(), 3), "idle_timeout_s": wish.idle_s,
             "persistent": record.persistent, "on_expiry": record.on_expiry,
-            "attached": record.attached, "metadata": dict(record.metadata), "cpu": int(wish.cpus or 1),
+            "attached": record.attached, "metadata": dict(record.metadata), "cpu": math.ceil(wish.cpus or 1),
             "memory_mb": wish.memory >> 20,
             "limits": {"memory": wish.memory, "pids": wish.pids, "cpus": wish.cpus, "disk": wish.disk},
             "network": "host" if wish.net else "off", "from_snapshot": record.from_snapshot,
@@ -375,3 +380,7 @@ _DETAILS = {
     End.FAILED: "its boundary ended by itself",
     End.OWNER_GONE: "its owner's connection ended",
 }
+
+
+def _end_shown(end: dict[str, Any]) -> dict[str, Any]:
+    return {name: end[name] for name in ("reason", "detail", "receipt")} | {"at": clock.iso(end["at"])}

@@ -33,6 +33,7 @@ class Settings:
     spare_memory: int = 256 * MIB
     spare_disk: int = 256 * MIB
     net: bool = False
+    net_allowed: bool = True  # False: not even to those who ask
     memory: int = 512 * MIB
     pids: int = 512
     disk: int = 1024 * MIB

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .. import clock
 from ..errors import NotAllowed, NotFound, UsageError
 from .layers.store import Image, Store, forget_record, new_id, read_record, write_record
 from .wishes import check_variables
@@ -51,8 +52,11 @@ class Template:
 
     def document(self) -> dict[str, Any]:
         """As GET /v1/templates has it."""
-        names = ("name", "description", "size_bytes", "created_at", "builtin", "base")
-        return {name: getattr(self, name) for name in names} | {"env": dict(self.env), "packages": bool(self.system)}
+        names = ("name", "description", "size_bytes", "builtin", "base")
+        made = None if self.created_at is None else clock.iso(self.created_at)
+        return {name: getattr(self, name) for name in names} | {
+            "created_at": made, "env": dict(self.env), "packages": bool(self.system),
+        }  # fmt: skip
 
 
 class Templates:

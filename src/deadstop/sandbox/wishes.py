@@ -73,6 +73,7 @@ class Wish:
     env: Mapping[str, str] = field(default_factory=dict)
     hooks: Hooks = Hooks()
     buffer_s: float = 30.0
+    defaulted: tuple[str, ...] = ("memory", "pids", "disk")  # the ceilings that nobody asked for
 
     def __post_init__(self) -> None:
         check_seconds("ttl_seconds", self.ttl_s)

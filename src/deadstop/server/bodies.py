@@ -118,6 +118,7 @@ class CreateSandbox(Body):
             from_snapshot=asked.from_snapshot,
             net=asked.network in (True, "host"),
             env=asked.env,
+            defaulted=tuple(name for name in ("memory", "pids", "disk") if plain[name] is UNSET),
             **{key: value for key, value in plain.items() if value is not UNSET},
         )
 
@@ -205,11 +206,13 @@ class TakeSnapshot(Body):
 class Fork(Body):
     metadata: Metadata = {}
     name: Name | None = None
+    attached: Annotated[bool | None, Meta(description="whether it needs an owner; else as its parent")] = None
 
 
 class ForkTree(Body):
     count: Annotated[float, Meta(ge=1, le=16, multiple_of=1, extra_json_schema=_INTEGER)]
     metadata: Metadata = {}
+    attached: bool | None = None
 
 
 class Promote(Body):

@@ -254,9 +254,10 @@ class Anything(Document):
 
 
 class Health(Document):
-    status: Literal["ok", "stopping"]
+    status: Literal["ok", "degraded", "stopping"]
     version: str
     sandboxes: int
+    problem: str | None
 
 
 COMPONENTS: tuple[type[Document], ...] = (

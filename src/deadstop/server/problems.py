@@ -94,7 +94,7 @@ def _ended(error: errors.SandboxEnded) -> Problem:
 
 
 def _capacity(error: errors.CapacityError) -> Problem:
-    status = 429 if error.retry_after is None else 507 if error.full == "disk" else 503
+    status = 507 if error.full == "disk" else 429 if error.retry_after is None else 503
     return Problem(status, "capacity", str(error), retry_after=error.retry_after, full=error.full)
 
 

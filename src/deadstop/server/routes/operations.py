@@ -17,9 +17,10 @@ TAG = "operations"
 async def get_health(call: Call[None, NoQuery]) -> Reply:
     stopping = call.front.stopping.is_set()
     document = {
-        "status": "stopping" if stopping else "ok",
+        "status": "stopping" if stopping else "degraded" if call.host.problem else "ok",
         "version": __version__,
         "sandboxes": len(call.host.sandboxes("live")),
+        "problem": call.host.problem,
     }
     return Reply(document, 503 if stopping else 200)
 

@@ -41,7 +41,10 @@ async def run_code(call: Call[RunCode, NoQuery]) -> Reply:
     seconds = 30.0 if body.timeout_ms is None else body.timeout_ms / 1000
     answer = await call.sandbox.sessions.get(call.path["sid"]).run(body.code, seconds)
     if answer.result.status in (Status.TIMEOUT, Status.REFUSED) or exit_code_of(answer.result) is None:
-        return exit_reply(_ended(answer))
+        reply = exit_reply(_ended(answer))
+        told = answer.document()
+        reply.document.update({name: told[name] for name in ("session_ended", "generation", "notes", "results")})
+        return reply
     return Reply(answer.document())
 
 
@@ -62,7 +65,8 @@ async def run_in_session(call: Call[ExecCommand, NoQuery], session_id: str) -> R
     answer = await session.run(body.cmd, seconds, tail=int(body.tail_bytes))
     reply = exit_reply(_ended(answer))
     if reply.status == 200:
-        reply.document.update(exit_code=answer.exit, session_ended=answer.session_ended)
+        reply.document.update(exit_code=answer.exit)
+    reply.document.update(session_ended=answer.session_ended)
     return reply
 
 

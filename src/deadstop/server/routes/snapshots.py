@@ -42,13 +42,18 @@ async def delete_snapshot(call: Call[None, NoQuery]) -> Reply:
 
 async def fork_sandbox(call: Call[Fork, NoQuery]) -> Reply:
     body = call.body
-    made = await call.host.forks.fork(call.sandbox, 1, metadata=body.metadata, name=body.name, key=call.key)
+    made = await call.host.forks.fork(
+        call.sandbox, 1, metadata=body.metadata, name=body.name, key=call.key, attached=body.attached
+    )
     await _undo_if_unknown(call, made)
     return Reply({"sandbox": made.children[0].document(), **_how(made)}, 201)
 
 
 async def fork_tree(call: Call[ForkTree, NoQuery]) -> Reply:
-    made = await call.host.forks.fork(call.sandbox, int(call.body.count), metadata=call.body.metadata, key=call.key)
+    body = call.body
+    made = await call.host.forks.fork(
+        call.sandbox, int(body.count), metadata=body.metadata, key=call.key, attached=body.attached
+    )
     await _undo_if_unknown(call, made)
     return Reply({"children": [child.document() for child in made.children], **_how(made)}, 201)
 
