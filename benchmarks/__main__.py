@@ -21,7 +21,9 @@ from .harness import Bench, Figure
 
 NAMES = (
     "startup", "create", "kill", "deadlines", "survivors", "supervisor_death", "output", "functions", "functions_kill",
+    "sandboxes_deadlines", "sandboxes_create", "sandboxes_fork", "sandboxes_kill", "sandboxes_many", "sandboxes_load",
 )  # fmt: skip
+GROUPS = {"sandboxes": tuple(name for name in NAMES if name.startswith("sandboxes_"))}
 BOUND_S = 150.0  # for one benchmark on one host
 HEAD = ("host", "figure", "target", "got p50 / p99", "n", "", "beside (times its p50)")
 WIDTHS = (20, 44, 11, 18, 4, 7, 0)
@@ -29,15 +31,15 @@ WIDTHS = (20, 44, 11, 18, 4, 7, 0)
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(NAMES)} (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join((*GROUPS, *NAMES))} (default: all)")
     parser.add_argument("--json", metavar="FILE", help="write the figures to this file, too")
     parser.add_argument("--quick", action="store_true", help="a fifth of the measurements")
     parser.add_argument("--host", action="append", choices=hosts.available(), help="only this host (repeatable)")
     parser.add_argument("--worker", nargs=3, metavar=("HOST", "FOLDER", "COMPILED"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if unknown := [name for name in arguments.names if name not in NAMES]:
-        parser.error(f"no benchmark {unknown[0]!r}: one of {', '.join(NAMES)}")
-    names = arguments.names or list(NAMES)
+    if unknown := [name for name in arguments.names if name not in (*NAMES, *GROUPS)]:
+        parser.error(f"no benchmark {unknown[0]!r}: one of {', '.join((*GROUPS, *NAMES))}")
+    names = [each for name in arguments.names or NAMES for each in GROUPS.get(name, (name,))]
     if arguments.worker:
         return work(names, *arguments.worker, quick=arguments.quick)
     return run(names, arguments.host or hosts.available(), arguments.json, arguments.quick)

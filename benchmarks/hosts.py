@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,6 +86,7 @@ def start(host: str, python: str, place: Path, words: list[str]) -> subprocess.P
     keep = {name: os.environ[name] for name in ("PATH", "LANG", "TERM") if name in os.environ}
     env = {**keep, "HOME": str(place / "home"), "PYTHONPATH": f"{place / 'src'}:{place}"}
     env["PYTHONDONTWRITEBYTECODE"] = "1"
+    env["DEADSTOP_BENCH_PACKAGES"] = sysconfig.get_path("purelib")  # for an interpreter that has no aiohttp of its own
     if DENIED[host]:
         env["DEADSTOP_DENY"] = DENIED[host]
     return subprocess.Popen(

@@ -82,11 +82,18 @@ class BoundaryUnavailable(DeadstopError):
     `reason` says what is missing, `fix` what would change that ("" where nothing can).
     """
 
+    TRY_AGAIN = "try again when other processes have ended"
+
     def __init__(self, level: str, reason: str, fix: str = "") -> None:
         super().__init__(level, reason, fix)
         self.level = level
         self.reason = reason
         self.fix = fix
+
+    @property
+    def temporary(self) -> bool:
+        """The host has run out of something that others may give back."""
+        return self.fix == self.TRY_AGAIN
 
     def __str__(self) -> str:
         text = f"the {self.level} boundary is not available on this host: {self.reason}"
@@ -151,7 +158,7 @@ class KeyConflict(SandboxError):
 class CapacityError(SandboxError):
     """There is no room for another; nothing was made.
 
-    `full` is sandboxes, memory or disk; `retry_after` is seconds, or None where waiting alone does not help.
+    `full` is sandboxes, memory, disk or host; `retry_after` is seconds, or None where waiting alone does not help.
     """
 
     def __init__(self, text: str, full: str = "sandboxes", retry_after: float | None = None) -> None:

@@ -77,7 +77,9 @@ class ProcessBoundary(Boundary):
     def _enter(self) -> None:
         """Steps that every namespace init takes first."""
         syscalls.die_with_parent()
-        if select.select([self._inner], [], [], 0)[0] and not self._inner.recv(1, socket.MSG_PEEK):
+        poll = select.poll()  # not select, which takes no number above 1023
+        poll.register(self._inner, select.POLLIN)
+        if poll.poll(0) and not self._inner.recv(1, socket.MSG_PEEK):
             os._exit(0)  # the supervisor ended before PDEATHSIG was set
         if self.uid != 0:
             map_ids(self.uid, self.gid)

@@ -207,7 +207,9 @@ class SandboxBoundary(ProcessBoundary):
             self._become_bwrap(binds, [fed, answering, complaining])
         for fd in (fed, answering, complaining):
             os.close(fd)
-        ready, _, _ = select.select([answer], [], [], 30)
+        poll = select.poll()  # not select, which takes no number above 1023
+        poll.register(answer, select.POLLIN)
+        ready = poll.poll(30_000)
         if not ready or not os.read(answer, 1):
             said = os.read(complaints, 4096).decode("utf-8", "replace").strip() if ready else "no answer in 30 s"
             raise SetUpFailed(errno.EPERM, said or "bubblewrap ended without a word")

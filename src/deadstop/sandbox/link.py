@@ -17,12 +17,13 @@ from .. import wire
 from ..boundary.cgroup import read
 from ..boundary.reaper import descendants
 from ..boundary.sandbox import HOLDER
-from ..errors import InternalError, NotAllowed
+from ..errors import BoundaryUnavailable, CapacityError, InternalError, NotAllowed
 from ..executor.client import PROOF_S, Channel, failure
 from ..executor.private import supervisor, wait_readable
 from ..model import Command, Place, command_to_dict, place_to_dict
 
 ANSWER_S = 15.0
+RETRY_S = 2.0
 
 
 class SupervisorLost(InternalError):
@@ -111,6 +112,11 @@ async def open_boundary(place: Place, life: dict[str, Any] | None) -> Link:
         await asyncio.sleep(0)
         link.channel.send(wire.OPEN, {"place": place_to_dict(place), "life": life})
         await waiting
+    except BoundaryUnavailable as problem:
+        link.close()
+        if problem.temporary:
+            raise CapacityError(f"the host has nothing left to make it of: {problem.reason}", "host", RETRY_S) from None
+        raise
     except BaseException:
         link.close()  # which ends it
         raise

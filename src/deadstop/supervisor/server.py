@@ -7,6 +7,7 @@ ends, and takes everything along, when the control socket closes or the caller's
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -32,6 +33,7 @@ from .room import Room
 
 SEND_BUFFER = 256 << 10  # output waiting for a slow caller, per call; beyond it the payload's own pipe fills
 SHUTDOWN_S = 3.0
+EXHAUSTED = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 class Peer:
@@ -294,7 +296,8 @@ class Server:
         try:
             room = self.engine.open(place_from_dict(place))
         except OSError as problem:
-            raise BoundaryUnavailable(place["isolation"], f"{problem.strerror} ({problem.filename})") from problem
+            fix = BoundaryUnavailable.TRY_AGAIN if problem.errno in EXHAUSTED else ""
+            raise BoundaryUnavailable(place["isolation"], f"{problem.strerror} ({problem.filename})", fix) from problem
         self.rooms.append(room)
         return room
 
