@@ -21,7 +21,8 @@ from .harness import Bench, Figure
 
 NAMES = (
     "startup", "create", "kill", "deadlines", "survivors", "supervisor_death", "output", "functions", "functions_kill",
-    "sandboxes_deadlines", "sandboxes_create", "sandboxes_fork", "sandboxes_kill", "sandboxes_many", "sandboxes_load",
+    "sandboxes_deadlines", "sandboxes_lives", "sandboxes_create", "sandboxes_fork", "sandboxes_kill", "sandboxes_many",
+    "sandboxes_load",
 )  # fmt: skip
 GROUPS = {"sandboxes": tuple(name for name in NAMES if name.startswith("sandboxes_"))}
 BOUND_S = 150.0  # for one benchmark on one host

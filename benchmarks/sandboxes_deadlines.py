@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How late limits are kept while the server is stopped or flooded: 100 commands and 100 lives, timed from outside.
+"""How late the limits of commands are kept while the server is stopped or flooded: 100 of them, timed from outside.
 
 25 of them fire in a second, in four sandboxes. Beside it stands what 100 in one second are like, which is mostly what
 reading the evidence of so many at once costs.
 
-A command's limit is counted from the moment its request was sent, so its overshoot includes the request. The end of a
-life is read from the server's own record of it. Dead is a process whose pidfd says so: a life's is the first process of
-the boundary, which ends last.
+A command's limit is counted from the moment its request was sent, so its overshoot includes the request. Dead is a
+process whose pidfd says so.
 """
 
 from __future__ import annotations
@@ -33,30 +32,31 @@ TARGET = (25.0,)
 def measure(bench: Bench) -> Iterator[Figure]:
     try:
         with serving(bench) as served:
-            yield from _all(served, QUICK_COUNT if bench.quick else COUNT)
+            count = QUICK_COUNT if bench.quick else COUNT
+            homes = [served.client.create(ttl_seconds=600)["id"] for _ in range(4)]
+            yield from troubled("command", lambda trouble: _commands(served, homes, trouble, count, EVERY_S), served)
+            close = Series(tuple(_commands(served, homes, nothing, count, CLOSE_S)))
+            yield Figure(f"command: limit to dead, {count} within {count * CLOSE_S:g} s, undisturbed", close)
+            for home in homes:
+                served.client.delete(home)
     except Unavailable as reason:
         yield Figure("sandboxes: limits", Series(()), note=str(reason))
-
-
-def _all(served: Served, count: int) -> Iterator[Figure]:
-    homes = [served.client.create(ttl_seconds=600)["id"] for _ in range(4)]
-    for what, one in (("command", _commands), ("life", _lives)):
-        beside = {"undisturbed": Series(tuple(one(served, homes, _nothing, count, EVERY_S)))}
-        for name, trouble in (("front stopped", _stopped), ("front flooded", _flooded)):
-            series = Series(tuple(one(served, homes, trouble, count, EVERY_S)))
-            note = f"largest {max(series.values):.1f}"
-            yield Figure(f"{what}: limit to dead, {name}", series, TARGET, beside=beside, note=note)
-        close = Series(tuple(one(served, homes, _nothing, count, CLOSE_S)))
-        yield Figure(f"  {count} within {count * CLOSE_S:g} s, undisturbed", close)
-    for home in homes:
-        served.client.delete(home)
 
 
 Trouble = Callable[[Served], AbstractContextManager[None]]
 
 
-def _nothing(served: Served) -> AbstractContextManager[None]:
+def nothing(served: Served) -> AbstractContextManager[None]:
     return nullcontext()
+
+
+def troubled(what: str, one: Callable[[Trouble], list[float]], served: Served) -> Iterator[Figure]:
+    """The figures of one kind of limit: while the front is stopped, and while it is flooded."""
+    beside = {"undisturbed": Series(tuple(one(nothing)))}
+    for name, trouble in (("front stopped", _stopped), ("front flooded", _flooded)):
+        series = Series(tuple(one(trouble)))
+        note = f"largest {max(series.values):.1f}"
+        yield Figure(f"{what}: limit to dead, {name}", series, TARGET, beside=beside, note=note)
 
 
 @contextmanager
@@ -92,27 +92,9 @@ def _commands(served: Served, homes: list[str], trouble: Trouble, count: int, ev
     leaders = {pid: _number(pid) for pid in inside(mark, count)}
     watch = Watch(leaders)
     with trouble(served):
-        _in_time(begin)
+        in_time(begin)
         ended = watch.ends(begin + every * count + LATE_S)
     return [(at - due[leaders[pid]]) * 1000 for pid, at in ended.items()]
-
-
-def _lives(served: Served, homes: list[str], trouble: Trouble, count: int, every: float) -> list[float]:
-    began = boottime()
-    served.client.delete(served.client.create(ttl_seconds=60)["id"])
-    begin = boottime() + 1.5 + 1.5 * count * (boottime() - began)
-
-    def create(client: Client, number: int) -> str:
-        left = begin + every * number - boottime()
-        return str(client.create(ttl_seconds=left)["id"])
-
-    records = [served.record(sandbox) for sandbox in in_parallel(served, count, 2, create)]
-    due = {int(record["pid"]): float(record["expires_boot"]) for record in records}
-    watch = Watch(due)
-    with trouble(served):
-        _in_time(min(due.values()))
-        ended = watch.ends(begin + every * count + LATE_S)
-    return [(at - due[pid]) * 1000 for pid, at in ended.items()]
 
 
 def _lead(served: Served, home: str, count: int) -> float:
@@ -127,6 +109,6 @@ def _number(pid: int) -> str:
         return next(entry[7:].decode() for entry in file.read().split(b"\0") if entry.startswith(b"NUMBER="))
 
 
-def _in_time(begin: float) -> None:
+def in_time(begin: float) -> None:
     if boottime() >= begin:
         raise RuntimeError("the machine is too busy: the first limit was over before the measurement began")

@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from deadstop.boundary.cgroup import Hierarchies
 from deadstop.boundary.reaper import children_of, descendants
+from deadstop.boundary.syscalls import die_with_parent
 
 from . import processes
 from .harness import Bench, milliseconds
@@ -87,13 +88,13 @@ class Served:
         packages = _packages()
         if shutil.which("bwrap") is None:
             raise Unavailable("not measured: bubblewrap is not installed")
-        self.folder = tempfile.mkdtemp(prefix="deadstop-served-")
+        self.folder = tempfile.mkdtemp(prefix="served-", dir=os.path.expanduser("~"))  # which goes with the benchmarks
         self.state, self.socket = f"{self.folder}/state", f"{self.folder}/socket"
         self._log = open(f"{self.folder}/log", "w+b")  # noqa: SIM115  (closed with the server)
         serve = ["serve", "--state", self.state, "--socket", self.socket, *words]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "deadstop", *serve], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=self._log, env={**os.environ, "PYTHONPATH": packages},
+            stderr=self._log, env={**os.environ, "PYTHONPATH": packages}, preexec_fn=die_with_parent,
         )  # fmt: skip
         try:
             self._await_start()

@@ -114,7 +114,8 @@ class Bench:
 
     def wish(self, **given: Any) -> Wish:
         env = {MARK: self.mark, **given.pop("env", {})}
-        return Wish(**{"ttl_s": 60.0, "memory": 256 * MIB, "env": env, **given})
+        defaulted = tuple(name for name in ("memory", "pids", "disk") if name not in given)
+        return Wish(**{"ttl_s": 60.0, "memory": 256 * MIB, "env": env, "defaulted": defaulted, **given})
 
     async def create(self, *, host: Host | None = None, key: str | None = None, **given: Any) -> Sandbox:
         sandbox = await (host or self.host).create(self.wish(**given), key)

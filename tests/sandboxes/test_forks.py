@@ -132,11 +132,11 @@ def layers_of(bench: Bench, sandboxes: list[Sandbox]) -> set[str]:
 async def test_a_fork_beside_the_end_of_its_parent_is_whole_or_not_there(keeper: Bench) -> None:
     bench = keeper
     outcomes = []
-    for turn in range(8):
+    for turn in range(6):
         parent = await bench.create(metadata={"tag": f"{bench.mark}-{turn}"})
         await bench.said(parent, "head -c 3000000 /dev/zero > big; echo end > file")
         forking = asyncio.ensure_future(bench.host.forks.fork(parent, 2))
-        await asyncio.sleep(0.012 * turn)
+        await asyncio.sleep(0.016 * turn)
         await parent.kill()
         try:
             forked = await forking

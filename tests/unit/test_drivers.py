@@ -103,7 +103,7 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_plain_data_is_what_a_sandboxed_worker_sends(value: Any) -> None:
     text = json.dumps(call.plain(value, 0)).encode()
     assert text == PlainData().value(value)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .host import Host
 
 STEP_S = 900.0
+TAIL = 65536
 # Where the server's own pip finds packages; nothing else of its environment goes along.
 PASSED_ON = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
@@ -35,7 +36,7 @@ async def run_step(
     try:
         passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         command = compose(ExecWish(tuple(argv), timeout_s=STEP_S, cwd=cwd), {**passed, **env}, "template")
-        step = Exec("build", "template", command, shown=" ".join(argv), background=False)
+        step = Exec("build", "template", command, shown=" ".join(argv), background=False, tail=TAIL)
         step.follow(start_command(link, command, None), -1)
         rest = ""
         async for _, data in step.subscribe(whole=True):

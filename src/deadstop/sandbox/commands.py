@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 OPEN_FILES = (1024, 65536)
 RLIMITS = {"cpu_s": resource.RLIMIT_CPU, "file_bytes": resource.RLIMIT_FSIZE, "open_files": resource.RLIMIT_NOFILE}
+# Bytes of output that the supervisor keeps, for its evidence. All of it comes here; to write megabytes of it into a
+# result once more would keep the supervisor from its deadlines for as long.
+SUPERVISED_TAIL = 4096
 RESULT_MARGIN_S = 1.0  # after its last possible end, who reads along slowly no longer holds up the result
 NO_LAYER = Place("sandbox")
 
@@ -30,7 +33,7 @@ def start(sandbox: Sandbox, link: Link, wish: ExecWish) -> Exec:
     command = compose(wish, {**sandbox.env, **sandbox.wish.env}, sandbox.id)
     started = Exec(
         f"exec_{command.call_id[5:]}", sandbox.id, command,
-        shown=wish.shown or " ".join(wish.argv), background=wish.background,
+        shown=wish.shown or " ".join(wish.argv), background=wish.background, tail=wish.tail,
     )  # fmt: skip
     started.wish_on_timeout = wish.on_timeout
     if refusal := over_before_start(command):
@@ -39,6 +42,10 @@ def start(sandbox: Sandbox, link: Link, wish: ExecWish) -> Exec:
     stdin, write = _stdin(wish)
     try:
         started.follow(start_command(link, command, stdin), write)
+    except BaseException:
+        if write >= 0:
+            os.close(write)
+        raise
     finally:
         if stdin is not None:
             os.close(stdin)
@@ -59,8 +66,8 @@ def compose(wish: ExecWish, env: Mapping[str, str], sandbox_id: str) -> Command:
     """The command, with nothing left open. `env` is the sandbox's own. Raises UsageError."""
     given = wish.timeout_s is not None
     options = Options(
-        timeout=max(wish_seconds(wish), 1e-9), isolation="sandbox", bind_cwd=False, cwd=wish.cwd, tail=wish.tail,
-        env={**env, **wish.env},
+        timeout=max(wish_seconds(wish), 1e-9), isolation="sandbox", bind_cwd=False, cwd=wish.cwd,
+        tail=min(wish.tail, SUPERVISED_TAIL), env={**env, **wish.env},
     )  # fmt: skip
     command = prepare_command(
         wish.argv, options, NO_LAYER, {}, stdin="open" if _has_input(wish) else "null", size=None, stream=True

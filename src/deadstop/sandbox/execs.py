@@ -10,6 +10,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 from .. import clock, wire
@@ -45,6 +46,10 @@ class Spool:
     def dropped(self) -> int:
         return self.total - min(self.total, self.keep)
 
+    @property
+    def kept(self) -> int:
+        return self.total - self.dropped
+
     def text(self) -> str:
         return self.data.decode("utf-8", "replace")
 
@@ -52,11 +57,13 @@ class Spool:
 class Exec:
     """One command. Nothing is left out of `stdout` and `stderr` but what came before their last bytes."""
 
-    def __init__(self, exec_id: str, sandbox_id: str, command: Command, *, shown: str, background: bool) -> None:
+    def __init__(
+        self, exec_id: str, sandbox_id: str, command: Command, *, shown: str, background: bool, tail: int
+    ) -> None:  # fmt: skip
         self.id, self.sandbox_id, self.command = exec_id, sandbox_id, command
         self.cmd, self.background = shown, background
         self.started_at = time.time()
-        self.stdout, self.stderr = Spool(command.tail), Spool(command.tail)
+        self.stdout, self.stderr = Spool(tail), Spool(tail)
         self.result: ToolResult | None = None
         self.wish_on_timeout = "kill"
         self.on_end: Callable[[Exec], None] = lambda ended: None
@@ -88,7 +95,8 @@ class Exec:
         if kind == wire.OUTPUT:
             self._printed(wire.STREAM_NAMES[body[0]], body[1:])
         elif kind == wire.DONE:
-            self.end(ToolResult.from_dict(json.loads(body)))
+            result = ToolResult.from_dict(json.loads(body))
+            self.end(replace(result, stdout=self._output(self.stdout), stderr=self._output(self.stderr)))
         elif kind == wire.FAILED:
             problem = failure(body)
             self.end(self._without_answer(Status.REFUSED, "policy", str(problem)))

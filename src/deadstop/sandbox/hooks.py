@@ -28,6 +28,7 @@ LEAD_LEAST_S, LEAD_MOST_S = 0.3, 5.0
 STOP_MOST_S = 2.0  # what `before_stop` may take before an end that somebody waits for
 IDLE_MARGIN_S = 3.0
 MARGIN_S = 0.05
+HOOK_MARGIN_S = 1.0  # for its result, after its own limit
 
 
 class Hooked:
@@ -38,7 +39,7 @@ class Hooked:
         self.detail = ""  # of its end, for the record
         self._timers: list[asyncio.TimerHandle] = []
         self._idle: asyncio.TimerHandle | None = None
-        self._stopped = False
+        self._stopping: asyncio.Task[None] | None = None  # `before_stop`, under way or done
         self._used = boottime()
 
     @property
@@ -79,7 +80,7 @@ class Hooked:
     def _expiring(self) -> None:
         sandbox = self.sandbox
         if not sandbox.record.live or sandbox.record.expires_boot - boottime() > self.buffer_s + MARGIN_S:
-            return  # extended, or asleep meanwhile
+            return  # extended meanwhile
         if sandbox.status in (State.RUNNING, State.PAUSED):
             paused = sandbox.status is State.PAUSED
             sandbox.record.move(State.EXPIRING)
@@ -103,17 +104,18 @@ class Hooked:
 
     async def before_stop(self) -> None:
         """Before an end that somebody asked for: the hook, once, for at most STOP_MOST_S."""
-        if not self._stopped:
-            await self._stop_hook(STOP_MOST_S)
+        await self._stop_hook(STOP_MOST_S)
 
     async def _stop_hook(self, seconds: float) -> None:
+        """Who comes second waits for the end of what the first began."""
         hook = self.sandbox.wish.hooks.before_stop
-        if hook and not self._stopped:
-            self._stopped = True
-            await self._run(hook, seconds)
+        if hook and self._stopping is None:
+            self._stopping = self.sandbox.host.loop.create_task(self._run(hook, seconds))
+        if self._stopping is not None:
+            await asyncio.wait({self._stopping})
 
     def extended(self) -> None:
-        self._stopped = False
+        self._stopping = None
         if self.sandbox.wish.hooks.on_extended and self.sandbox.status is not State.PAUSED:
             self.sandbox.host.spawn(self._run(self.sandbox.wish.hooks.on_extended, self.sandbox.wish.hooks.seconds))
 
@@ -122,10 +124,11 @@ class Hooked:
         seconds = max(0.05, min(most, self.sandbox.wish.hooks.seconds))
         argv = ("/bin/sh", "-c", hook)
         try:
-            started = await self.sandbox.exec(ExecWish(argv, timeout_s=seconds, background=True, shown=f"hook: {hook}"))
-            await started.wait(seconds + 1.0)
+            async with asyncio.timeout(seconds + HOOK_MARGIN_S):  # also if nothing may be started in it just now
+                wish = ExecWish(argv, timeout_s=seconds, background=True, shown=f"hook: {hook}")
+                await (await self.sandbox.exec(wish)).wait()
         except Exception as problem:
-            self.sandbox.host.log("hook_failed", sandbox=self.sandbox.id, problem=str(problem))
+            self.sandbox.host.log("hook_failed", sandbox=self.sandbox.id, problem=str(problem) or "it took too long")
 
     # -- the idle clock ----------------------------------------------------------------------------------------------
 
@@ -137,6 +140,10 @@ class Hooked:
 
     async def _end_idle(self) -> None:
         await self._prepare_end()
+        if self.sandbox.running():  # somebody came while that took its time
+            self._stopping = None
+            self._look_idle()
+            return
         await self.sandbox.kill(End.IDLE, "nothing was done in it for its idle time")
 
     def _look_idle(self) -> None:

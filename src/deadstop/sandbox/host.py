@@ -40,6 +40,7 @@ from .wishes import Wish
 Log = Callable[..., None]
 SWEEP_S = 5.0
 TIDY_EVERY_S = 30.0
+AT_ONCE = 256 << 10  # bytes of output that are written by the event loop itself: it takes a millisecond
 
 
 def _silent(event: str, **facts: Any) -> None:
@@ -162,7 +163,7 @@ class Host:
         began = time.monotonic()
         asked, wish = wish, self._settled(wish)
         admission.admit(self.settings, wish, len(self.live()), 1, self.memory_promised())
-        taken = None if wish.from_snapshot else await self.warm.take(wish)
+        taken = None if wish.from_snapshot else self.warm.take(wish)
         sandbox = self.register(wish, key=mark, clamped=wish.ttl_s < asked.ttl_s)
         await make(sandbox, taken)
         self.on_create(sandbox, time.monotonic() - began)
@@ -214,7 +215,9 @@ class Host:
         if record.last_snapshot is None:
             raise NotAllowed(f"sandbox {old.id} has no snapshot to be resumed from")
         self.snapshots.get(record.last_snapshot)
-        wish = dataclasses.replace(old.wish, from_snapshot=record.last_snapshot, name=record.name, attached=False)
+        wish = dataclasses.replace(
+            old.wish, from_snapshot=record.last_snapshot, name=record.name, attached=False, persistent=record.persistent
+        )
 
         async def again() -> Sandbox:
             made = await self._create(wish, None)
@@ -243,7 +246,11 @@ class Host:
     def exec_ended(self, sandbox: Sandbox, ended: Exec) -> None:
         assert ended.result is not None
         self.events.tell("exec_ended", sandbox.id, exec_id=ended.id, status=str(ended.result.status))
-        self.outputs.keep(ended)
+        path = self.outputs.next_file(sandbox.id)
+        if ended.stdout.kept + ended.stderr.kept > AT_ONCE:
+            self.spawn(asyncio.to_thread(self.outputs.keep, ended, path))
+        else:  # on disk before anybody is told of its end
+            self.outputs.keep(ended, path)
         self.on_exec_end(sandbox, ended)
 
     def ended(self, sandbox: Sandbox) -> None:
@@ -283,13 +290,19 @@ class Host:
     def _tidy(self) -> None:
         """Forget what ended longer ago than the retention."""
         edge = time.time() - self.settings.retention_s
-        for each in list(self.by_id.values()):
-            if each.record.end is not None and each.record.end["at"] < edge:
-                self.registry.forget(each.record)
-                self.outputs.forget(each.id)
-                del self.by_id[each.id]
+        old = [each for each in self.by_id.values() if each.record.end is not None and each.record.end["at"] < edge]
+        for each in old:
+            self.registry.forget(each.record)
+            del self.by_id[each.id]
+        if old:
+            self.spawn(asyncio.to_thread(self._forget_outputs, [each.id for each in old]))
         if not self.closing:
             self.loop.call_later(TIDY_EVERY_S, self._tidy)
+
+    def _forget_outputs(self, sandbox_ids: list[str]) -> None:
+        """Blocks: they are many files."""
+        for sandbox_id in sandbox_ids:
+            self.outputs.forget(sandbox_id)
 
     async def close(self, seconds: float = 10.0) -> None:
         """End everything, bounded. What is not shown to be gone by then ends with the supervisor."""

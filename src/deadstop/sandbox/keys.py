@@ -26,9 +26,10 @@ def fingerprint(request: object) -> str:
 
 
 class Keys:
-    """Of one scope (a server's creates, a sandbox's execs)."""
+    """Of one scope (a server's creates, a sandbox's execs). `most` are remembered: what they gave is held as long."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
         self._known: OrderedDict[str, tuple[str, float, asyncio.Future[Any]]] = OrderedDict()
 
     def knows(self, key: str) -> bool:
@@ -63,6 +64,6 @@ class Keys:
         edge = time.monotonic() - KEEP_S
         while self._known:
             _, (_, since, task) = next(iter(self._known.items()))
-            if (since > edge and len(self._known) < MOST) or not task.done():
+            if (since > edge and len(self._known) < self._most) or not task.done():
                 return
             self._known.popitem(last=False)

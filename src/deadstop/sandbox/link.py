@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from .. import wire
@@ -60,11 +60,13 @@ class Link:
     def _readable(self) -> None:
         frames = self.channel.read()
         if frames is None:
-            self.close()
             for waiting in self._waiting.values():
                 if not waiting.done():
                     waiting.set_exception(SupervisorLost())
-            self.on_lost()
+            try:
+                self.on_lost()  # while the boundary's descriptor is there: what became of it is still to be seen
+            finally:
+                self.close()
             return
         for kind, body in frames:
             opening = self._waiting.get(wire.OPENED)
@@ -80,11 +82,12 @@ class Link:
             else:
                 asked.set_result(body)
 
-    async def answer(self, kind: bytes, seconds: float = ANSWER_S) -> bytes:
-        """The next frame of this kind. Ask for it before the frame is sent that it answers."""
+    async def answer(self, kind: bytes, send: Callable[[], None]) -> bytes:
+        """The next frame of this kind after what `send` sends. One at a time of each kind."""
         waiting = self._waiting[kind] = self.loop.create_future()
         try:
-            return await asyncio.wait_for(waiting, seconds)
+            send()
+            return await asyncio.wait_for(waiting, ANSWER_S)
         except TimeoutError:
             raise InternalError("the supervisor did not answer in time") from None
         finally:
@@ -92,10 +95,7 @@ class Link:
                 del self._waiting[kind]
 
     async def ask(self, kind: bytes, text: str, answered_by: bytes) -> bytes:
-        waiting = asyncio.ensure_future(self.answer(answered_by))
-        await asyncio.sleep(0)  # it is waiting now
-        self.channel.order(kind, text)
-        return await waiting
+        return await self.answer(answered_by, lambda: self.channel.order(kind, text))
 
     def close(self) -> None:
         if not self.closed:
@@ -108,10 +108,8 @@ async def open_boundary(place: Place, life: dict[str, Any] | None) -> Link:
     """A new boundary at the supervisor, ready. Raises BoundaryUnavailable, SupervisorLost."""
     link = Link(Channel(*supervisor.connect()))
     try:
-        waiting = asyncio.ensure_future(link.answer(wire.OPENED))
-        await asyncio.sleep(0)
-        link.channel.send(wire.OPEN, {"place": place_to_dict(place), "life": life})
-        await waiting
+        order = {"place": place_to_dict(place), "life": life}
+        await link.answer(wire.OPENED, lambda: link.channel.send(wire.OPEN, order))
     except BoundaryUnavailable as problem:
         link.close()
         if problem.temporary:
@@ -134,13 +132,20 @@ def start_command(boundary: Link, command: Command, stdin: int | None) -> Link:
     return link
 
 
-async def shown_gone(channel: Channel) -> bool:
-    """After the supervisor was lost: whether the boundary's first process is gone, and with it all inside. Bounded."""
-    if channel.root < 0:
-        return True
-    root = os.dup(channel.root)
+def shown_gone(channel: Channel) -> Coroutine[Any, Any, bool]:
+    """After the supervisor was lost: whether the boundary's first process is gone, and with it all inside. Bounded.
+
+    Call it while the channel is open, and await what it gives.
+    """
+    return _shown_gone(os.dup(channel.root) if channel.root >= 0 and channel.root_is_all else -1)
+
+
+async def _shown_gone(root: int) -> bool:
+    """`root` is a copy of its own."""
+    if root < 0:
+        return False
     try:
-        return bool(await asyncio.to_thread(wait_readable, [root], PROOF_S)) and channel.root_is_all
+        return bool(await asyncio.to_thread(wait_readable, [root], PROOF_S))
     finally:
         os.close(root)
 

@@ -41,9 +41,10 @@ class Made:
         self.link.on_frame = ended
 
 
-def kind_of(wish: Wish) -> tuple[Any, ...]:
-    """What a boundary is made with: two wishes of the same kind can have each other's."""
-    return wish.template, wish.memory, wish.pids, wish.cpus, wish.disk, wish.net
+def kind_of(wish: Wish, template: Template | None) -> tuple[Any, ...]:
+    """What a boundary is made with: two wishes of the same kind can have each other's. First of all, of which files."""
+    files = (template.image_id, template.name) if template else (None, "")
+    return *files, wish.memory, wish.pids, wish.cpus, wish.disk, wish.net
 
 
 async def make(sandbox: Sandbox, taken: Made | None = None, image: Image | None = None, consume: bool = False) -> None:
@@ -86,6 +87,8 @@ def failed(sandbox: Sandbox, problem: BaseException) -> None:
         sandbox.link.close()
     if sandbox.record.live:
         reason, detail = sandbox.doomed or (End.FAILED, str(problem) or type(problem).__name__)
+        if sandbox.doomed is None and sandbox.record.time_left() == 0:
+            reason, detail = End.TTL, "its life was over before it was made"
         sandbox.record.finish(reason, detail, None)
         sandbox.gone.set()
         sandbox.host.ended(sandbox)
@@ -112,7 +115,7 @@ async def prepare(
     except BaseException:
         await host.store.discard(layer.id)
         raise
-    return Made(layer, link, kind_of(wish))
+    return Made(layer, link, kind_of(wish, template))
 
 
 def place_of(wish: Wish, layer: Layer, template: Template | None) -> Place:

@@ -21,16 +21,18 @@ class Outputs:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._counts: dict[str, int] = {}
 
-    def keep(self, ended: Exec) -> None:
+    def next_file(self, sandbox_id: str) -> str:
+        """For the next of its commands that ends; of more than KEPT the oldest is overwritten."""
+        count = self._counts[sandbox_id] = self._counts.get(sandbox_id, -1) + 1
+        return os.path.join(self.folder, sandbox_id, f"{count % KEPT:04}.json")
+
+    @staticmethod
+    def keep(ended: Exec, path: str) -> None:
         """A full disk loses it on disk only; memory has it while the server runs."""
-        place = os.path.join(self.folder, ended.sandbox_id)
-        count = self._counts.get(ended.sandbox_id, 0)
         try:
-            if count == 0:
-                os.makedirs(place, mode=0o700, exist_ok=True)
-            self._counts[ended.sandbox_id] = count + 1
-            with open(os.path.join(place, f"{count % KEPT:04}.json"), "w", encoding="utf-8") as file:
-                json.dump(ended.document(), file)
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(json.dumps(ended.document()))
         except OSError:
             pass
 

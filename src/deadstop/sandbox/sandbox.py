@@ -12,7 +12,8 @@ import contextlib
 import itertools
 import json
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, wire
@@ -26,7 +27,7 @@ from .keys import Keys
 from .link import Link, SupervisorLost, extend_text, holder_of, shown_gone
 from .records import Record, boottime
 from .sessions import Sessions
-from .states import End, State
+from .states import DETAILS, End, State
 from .wishes import ExecWish, Wish, check_seconds
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Sandbox:
         self.doomed: tuple[End, str] | None = None  # an end that was asked for before it was made
         self.gone = asyncio.Event()  # its record is closed
         self.hooks = Hooked(self)
-        self._keys, self._extensions = Keys(), Keys()
+        self._keys, self._extensions = Keys(EXECS_KEPT), Keys()
         self.starting = asyncio.Lock()  # held while nothing may be started in it
         self._order = asyncio.Lock()  # one at a time: pause, resume, capture
         self._moving = asyncio.Lock()  # one at a time: extensions, which do not wait for a capture
@@ -78,41 +79,54 @@ class Sandbox:
     async def extend(self, seconds: float, key: str | None = None) -> dict[str, Any]:
         """Add to its life, up to the server's maximum. Raises SandboxEnded: what is over stays over."""
         check_seconds("seconds", seconds)
-        return await self._extensions.once(key, ["extend", seconds], lambda: self._extend_by(seconds))
+        move = partial(self._move_end, lambda: self.record.expires_boot + seconds)
+        return await self._extensions.once(key, ["extend", seconds], move)
 
     async def set_ttl(self, seconds: float) -> dict[str, Any]:
         """Let it live for this long from now on: the one other thing that moves the end, and it can shorten it."""
         check_seconds("ttl_seconds", seconds)
         return await self._move_end(lambda: boottime() + seconds)
 
-    async def _extend_by(self, seconds: float) -> dict[str, Any]:
-        return await self._move_end(lambda: self.record.expires_boot + seconds)
-
     async def _move_end(self, to: Callable[[], float]) -> dict[str, Any]:
+        record = self.record
+        added, clamped = await self._tell_life(to)
+        if record.state is State.EXPIRING:
+            record.move(State.PAUSED if self._paused else State.RUNNING)
+        self.host.save(record)
+        self.hooks.schedule()
+        self.host.events.tell("extended", self.id, added_s=round(added, 3), time_left_s=record.time_left())
+        self.hooks.extended()
+        return {**self.lifecycle(), "added_s": round(added, 3), "clamped": clamped}
+
+    async def _tell_life(self, to: Callable[[], float]) -> tuple[float, bool]:
+        """Have the supervisor keep this end, and the idle time as it is now. Seconds added; fewer than asked for?"""
         async with self._moving:
             link, record, wanted = self.check_live(), self.record, to()
             latest = record.created_boot + self.host.settings.max_ttl_s
             end, before = min(wanted, max(latest, record.expires_boot)), record.expires_boot
-            ttl = end - record.created_boot
-            body = await self._ask(link, wire.EXTEND, extend_text(end, ttl, self.wish.idle_s), wire.LIFE)
-            if not json.loads(body)["done"]:
+            text = extend_text(end, end - record.created_boot, self.hooks.supervised_idle())
+            body = await self._ask(link, wire.EXTEND, text, wire.LIFE)
+            if not self._lives_until(body):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.gone.wait(), ENDING_S)
                 self.check_live()  # as which end it was
                 raise SandboxEnded(self.id, "ttl", "its life was over before it could be extended")
-            record.expires_boot, record.ttl_s = end, ttl
-            if record.state is State.EXPIRING:
-                record.move(State.PAUSED if self._paused else State.RUNNING)
-            self.host.save(record)
-        self.hooks.schedule()
-        self.host.events.tell("extended", self.id, added_s=round(end - before, 3), time_left_s=record.time_left())
-        self.hooks.extended()
-        return {**self.lifecycle(), "added_s": round(end - before, 3), "clamped": end < wanted}
+            self.check_live()
+            return end - before, end < wanted
+
+    def _lives_until(self, body: bytes) -> bool:
+        """What the supervisor says of its life, be it that nobody waits for it any more; whether that was moved."""
+        said, record = json.loads(body), self.record
+        if said["done"] and record.live:
+            record.expires_boot, record.ttl_s = said["expires_at"], said["expires_at"] - record.created_boot
+        return bool(said["done"])
 
     async def set_persistent(self, persistent: bool) -> dict[str, Any]:
         """Whether a snapshot is taken before its life ends, from which it can be resumed."""
         self.check_live()
         self.record.persistent = persistent
+        if self.wish.idle_s is not None:  # the supervisor leaves the time for a snapshot, or no longer
+            await self._tell_life(lambda: self.record.expires_boot)
         self.host.save(self.record)
         self.hooks.schedule()
         return self.lifecycle()
@@ -140,6 +154,7 @@ class Sandbox:
             if self.record.state is State.EXPIRING:
                 raise NotAllowed(f"sandbox {self.id} is about to end: extend it before it is paused")
             await self._stop_all(link)
+            self.check_live()
             self._paused = True
             self.record.move(State.PAUSED)
             self.host.save(self.record)
@@ -152,6 +167,7 @@ class Sandbox:
             if not self._paused:
                 return
             await self._ask(link, wire.FREEZE, "0", wire.FROZEN)
+            self.check_live()
             self._paused = False
             if self.record.state is State.PAUSED:
                 self.record.move(State.RUNNING)
@@ -318,14 +334,17 @@ class Sandbox:
         if kind == wire.GONE:
             document = json.loads(body)
             self._over(End(document.pop("reason")), document)
+        elif kind == wire.LIFE and self._lives_until(body):  # who asked for it was not patient enough
+            self.host.save(self.record)
+            self.hooks.schedule()
 
     def _lost(self) -> None:
         """The supervisor is gone, and with it, by its lifeline, the boundary."""
         if self.record.live and self.link:
-            self.host.spawn(self._see_lost(self.link))
+            self.host.spawn(self._see_lost(shown_gone(self.link.channel)))
 
-    async def _see_lost(self, link: Link) -> None:
-        proof = "pid_namespace_reaped" if await shown_gone(link.channel) else "none"
+    async def _see_lost(self, shown: Awaitable[bool]) -> None:
+        proof = "pid_namespace_reaped" if await shown else "none"
         receipt = {"boundary": "sandbox", "method": ["lifeline"], "proof": proof, "survivors": None, "unkillable": []}
         self.hooks.detail = "its supervisor ended"
         self._over(End.HOST_LOST, receipt)
@@ -334,7 +353,7 @@ class Sandbox:
         if not self.record.live:
             return
         expired = self.record.expires_at()
-        self.record.finish(reason, self.hooks.detail or self._took_it_along() or _DETAILS.get(reason, ""), receipt)
+        self.record.finish(reason, self.hooks.detail or self._took_it_along() or DETAILS.get(reason, ""), receipt)
         assert self.record.end is not None
         self.record.end["expires_at"] = expired
         self.hooks.cancel()
@@ -371,15 +390,6 @@ class Sandbox:
             "boot_mode": record.boot_mode, "guest_ip": "", "layer": record.layer_kind,
             "execs_running": len(self.running()), "buffer_s": round(self.hooks.buffer_s, 3),
         }  # fmt: skip
-
-
-_DETAILS = {
-    End.TTL: "its life was over",
-    End.IDLE: "nothing was done in it for its idle time",
-    End.RESOURCE: "what holds it was killed for a ceiling",
-    End.FAILED: "its boundary ended by itself",
-    End.OWNER_GONE: "its owner's connection ended",
-}
 
 
 def _end_shown(end: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,15 @@ class End(StrEnum):
     FAILED = "failed"  #: it could not be made, or ended by itself, which nothing of ours does
 
 
+# For people, where nothing more is known.
+DETAILS = {
+    End.TTL: "its life was over",
+    End.IDLE: "nothing was done in it for its idle time",
+    End.RESOURCE: "what holds it was killed for a ceiling",
+    End.FAILED: "its boundary ended by itself",
+    End.OWNER_GONE: "its owner's connection ended",
+}
+
 TRANSITIONS: dict[State, frozenset[State]] = {
     State.CREATING: frozenset({State.RUNNING, State.ENDED}),
     State.RUNNING: frozenset({State.PAUSED, State.EXPIRING, State.ENDED}),

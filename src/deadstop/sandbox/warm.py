@@ -31,16 +31,17 @@ class Warm:
         wish = Wish(template=settings.warm_template, memory=settings.memory, pids=settings.pids, disk=settings.disk)
         return dataclasses.replace(wish, net=settings.net)
 
-    async def take(self, wish: Wish) -> Made | None:
+    def take(self, wish: Wish) -> Made | None:
         """One that will do for this wish, or None. Another is made in its place."""
-        name = self.host.templates.resolve(wish.template).name  # the same by another name
-        wish = dataclasses.replace(wish, template=name)
-        while self._ready and self._ready[0].key == kind_of(wish):
+        wanted = kind_of(wish, self.host.templates.resolve(wish.template))
+        while self._ready and self._ready[0].key[1:] == wanted[1:]:
             made = self._ready.popleft()
             self.fill()
-            if not made.link.closed and not made.gone:
+            if made.key == wanted and not made.link.closed and not made.gone:
                 return made
-            await self.host.store.discard(made.layer.id)
+            made.link.close()  # it has ended, or has what the template was before
+            self.host.spawn(self.host.store.discard(made.layer.id))
+        self.fill()  # what kept it from being filled may be over
         return None
 
     def fill(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 from http import HTTPStatus
 
 import msgspec
@@ -27,6 +28,16 @@ def runner_for(app: web.Application) -> web.AppRunner:
     return web.AppRunner(app, handle_signals=False, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
 
 
+def room_for(wanted: int) -> int:
+    """How many connections there may be: at most half of the descriptors that this process may come to have.
+
+    The rest is for sandboxes and their commands. A server without a free one could not even say that it is full.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # the usual soft limit is for programs that use select
+    return min(wanted, hard // 2)
+
+
 class Acceptor:
     """Makes the protocol of each new connection: it is the protocol factory of the listening sockets."""
 
@@ -34,6 +45,7 @@ class Acceptor:
         assert runner.server is not None  # it has been set up
         self._front, self._server = front, runner.server
         self._loop = asyncio.get_running_loop()
+        self._most = room_for(front.settings.connections)
         self._coming = 0
 
     @property
@@ -41,7 +53,7 @@ class Acceptor:
         return len(self._server.connections) + self._coming
 
     def __call__(self) -> asyncio.Protocol:
-        if self.count >= self._front.settings.connections:
+        if self.count >= self._most:
             self._front.metrics.refused.labels("connections").inc()
             return _OneTooMany()
         # It is among the server's from the next turn of the loop on, and in this one many may be accepted.

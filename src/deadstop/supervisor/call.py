@@ -55,6 +55,8 @@ class Call:
         self.part = Part(loop, room, number, command.call_id) if command.own_part else None
         self.ending: Ending = self.part or room
         self.memory_kills = room.memory_kills() if self.part else 0
+        if self.part is None and all(call.part for call in room.calls):
+            room.forgive()
         self.leader = Leader(loop, self._leader_gone)
         self.witness = Witness(self)
         self.evidence_due: float | None = None  # the time limit that the evidence is being taken for
@@ -158,7 +160,8 @@ class Call:
     @property
     def _watches_resources(self) -> bool:
         """A full disk or a memory limit ends a boundary of one's own at once. In a shared one it is everybody's."""
-        return self.part is None and self.room.watches_resources
+        alone = self.part is None and not any(call.part for call in self.room.calls)
+        return alone and self.room.watches_resources
 
     def _lead(self, due: float) -> float:
         """When evidence for this limit begins: earlier, but never so early that a short call is mostly evidence."""
@@ -386,6 +389,7 @@ class Call:
         self.room.left_at = clock.monotonic()
         if self.part:
             self.part.close()
+            self.room.forgive()
         for pump in self.pumps:
             pump.drain()
         self.done(build(self))

@@ -33,11 +33,22 @@ class Freezer:
         self._turn = 0  # who waits for what was asked for before is told nothing more
 
     def freeze(self, told: Callable[[bool], object]) -> None:
-        group = self.room.boundary.group
-        self._group = group if group and group.freeze(True) else None
-        self._quiet = 0
         self._turn += 1
-        self._look(self._turn, clock.monotonic() + BOUND_S, told)
+        self._begin(self._turn, clock.monotonic() + BOUND_S, told)
+
+    def _begin(self, turn: int, end: float, told: Callable[[bool], object]) -> None:
+        """Not while a command is being born: one that is stopped before can be ended, but not be shown to have."""
+        if turn != self._turn:
+            return
+        if not any(call.part and call.handed_over and not call.part.born for call in self.room.calls):
+            group = self.room.boundary.group
+            self._group = group if group and group.freeze(True) else None
+            self._quiet = 0
+            self._look(turn, end, told)
+        elif clock.monotonic() > end:
+            told(False)
+        else:
+            self.loop.at(clock.monotonic() + LOOK_EVERY_S, lambda: self._begin(turn, end, told))
 
     def _look(self, turn: int, end: float, told: Callable[[bool], object]) -> None:
         if turn != self._turn:

@@ -40,25 +40,37 @@ class Lives:
         loop.watch(self._timer.fd, self._fired)
 
     def wake(self, when: float, life: Life) -> None:
-        """Have `life.look` called then. What was asked for before stays in the heap and finds nothing to do."""
+        """Have `life.look` called then, or earlier: one that is to be woken before that looks, and asks again."""
+        if when >= life.wakes_at:
+            return
+        life.wakes_at = when
         self._count += 1
         heapq.heappush(self._heap, (when, self._count, life))
         if len(self._heap) > self._tidy_at:  # of what was killed nothing is to stay until its life would have ended
-            self._heap = [entry for entry in self._heap if not entry[2].over]
+            self._heap = [entry for entry in self._heap if entry[0] == entry[2].wakes_at and not entry[2].over]
             heapq.heapify(self._heap)
             self._tidy_at = max(TIDY_FROM, 2 * len(self._heap))
-        if self._heap and self._heap[0][2] is life:
-            self._timer.arm(when)
+        self._arm()
+
+    def _arm(self) -> None:
+        """For the first of all: whoever it was that moved."""
+        if self._heap and self._heap[0][0] != self._timer.armed:
+            self._timer.arm(self._heap[0][0])
 
     def _fired(self) -> None:
         try:
             os.read(self._timer.fd, 8)
         except BlockingIOError:
             return
-        while self._heap and self._heap[0][0] <= boottime():
-            heapq.heappop(self._heap)[2].look()
-        if self._heap:
-            self._timer.arm(self._heap[0][0])
+        self._timer.armed = 0.0
+        try:
+            while self._heap and self._heap[0][0] <= boottime():
+                when, _, life = heapq.heappop(self._heap)
+                if when == life.wakes_at:  # else it was to be woken earlier, and was
+                    life.wakes_at = float("inf")
+                    life.look()
+        finally:
+            self._arm()  # also if one of them could not be looked at: the others' times are kept
 
 
 class Life:
@@ -69,17 +81,18 @@ class Life:
         self.expires_at, self.ttl, self.idle = expires_at, ttl, idle
         self.last_used = boottime()
         self._warned_of: float | None = None
+        self.wakes_at = float("inf")  # the one entry of the heap that counts
         lives.wake(self._next(), self)
 
     @property
     def over(self) -> bool:
         return self.room.ended or self.room.kill_at is not None
 
-    def extend(self, expires_at: float, ttl: float) -> bool:
+    def extend(self, expires_at: float, ttl: float, idle: float | None) -> bool:
         """The new end, unless it is over: the one line at which an extension and the end of a life are told apart."""
         if self.over or boottime() >= self.expires_at:
             return False
-        self.expires_at, self.ttl = expires_at, ttl
+        self.expires_at, self.ttl, self.idle = expires_at, ttl, idle
         self.lives.wake(self._next(), self)
         return True
 
@@ -109,18 +122,21 @@ class Life:
         elif now >= self._idle_end():
             self._end("idle", FiredLimit("idle", self.idle, "given"))
         else:
-            if now >= self.expires_at - EVIDENCE_S and self._warned_of != self.expires_at:
+            near = now >= self.expires_at - EVIDENCE_S and self._warned_of != self.expires_at
+            if near:
                 self._warned_of = self.expires_at
-                for call in list(self.room.calls)[:LOOKED_AT]:
-                    if not call.record.status and call.leader.pid:
-                        call.witness.read(lambda: None)  # what it is doing, while it is
             self.lives.wake(self._next(), self)
+            for call in list(self.room.calls)[:LOOKED_AT] if near else ():
+                if not call.record.status and call.leader.pid:
+                    call.witness.read(lambda: None)  # what it is doing, while it is
 
     def _end(self, reason: str, limit: FiredLimit) -> None:
         self.room.end_limit = limit
-        for call in list(self.room.calls):
-            call.overtaken(limit, clock.monotonic() - max(0.0, boottime() - self.expires_at))
-        self.room.kill(lambda: None, reason)
+        try:
+            for call in list(self.room.calls):
+                call.overtaken(limit, clock.monotonic() - max(0.0, boottime() - self.expires_at))
+        finally:
+            self.room.kill(lambda: None, reason)
 
     def late_ms(self) -> float | None:
         """How long after the end of its life it was shown to be gone; for a room that ended by it."""

@@ -91,12 +91,16 @@ class Loop:
             self._tidy_at = max(TIDY_FROM, 2 * len(self._timers))
         return timer
 
-    def later(self, chore: Callable[[], object]) -> None:
+    def later(self, chore: Callable[[], object], *, urgent: bool = False) -> None:
         """Do this when nothing else is to be done, one such thing at a time, but do it within CHORE_S.
 
-        For what takes milliseconds and is not urgent: a deadline must not wait behind twenty new boundaries.
+        For what takes milliseconds and is not urgent: a deadline must not wait behind twenty new boundaries. What is
+        `urgent` is still one thing at a time between others, but comes next.
         """
-        self._chores.append((clock.monotonic() + CHORE_S, chore))
+        if urgent:
+            self._chores.appendleft((clock.monotonic(), chore))
+        else:
+            self._chores.append((clock.monotonic() + CHORE_S, chore))
 
     def step(self) -> None:
         """Wait for the next thing that happens and handle it."""

@@ -185,7 +185,7 @@ class Part:
     def close(self) -> None:
         """Give the group back. One that background processes still use goes later, at the latest with the boundary."""
         if self.group and not self.group.remove():
-            self.room.left_groups.append(self.group)
+            self.room.leave(self.group)
 
 
 def join_descriptor(part: Part | None) -> list[int]:

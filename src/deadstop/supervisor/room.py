@@ -30,6 +30,7 @@ COUNTED = 64  # how far processes are counted where that takes a walk: the kill 
 PROOF_S = 5.0  # how long a kill may take before we say that it could not be shown
 RELEASE_EVERY_S, RELEASE_TRIES = 0.002, 250
 SWEEP_EVERY_S = 0.001
+TIDY_FROM = 16  # left groups
 REAPER_S = 2.0  # how long a reaper without a namespace may take before the supervisor does its work
 
 
@@ -52,7 +53,8 @@ class Room:
         self.counts = False  # whether a kill is to count what it ends: calls of their own do that themselves
         self.calls: set[Call] = set()  # those that are running
         self.left_at: float | None = None  # when the last of them was over
-        self.left_groups: list[Group] = []  # of commands that are over, with background processes in them
+        self.left_groups: list[Group] = []
+        self._tidy_at = TIDY_FROM
         self.processes = 0  # of the payload, as counted at the kill
         self.end_reason = ""  # why it was killed, by whoever asked first
         self.end_limit: FiredLimit | None = None  # the limit that ended it, if one did
@@ -192,9 +194,12 @@ class Room:
         boundary.close()
         self.loop.later(partial(self._release, boundary, RELEASE_TRIES))
 
-    def forget_left_groups(self) -> None:
-        """Those whose background processes have ended meanwhile."""
-        self.left_groups = [group for group in self.left_groups if not group.remove()]
+    def leave(self, group: Group) -> None:
+        """Of a command that is over, with background processes in it. Those that are empty by now go."""
+        self.left_groups.append(group)
+        if len(self.left_groups) > self._tidy_at:  # not each time: one that is in use costs as much as one that is not
+            self.left_groups = [each for each in self.left_groups if not each.remove()]
+            self._tidy_at = max(TIDY_FROM, 2 * len(self.left_groups))
 
     def _release(self, boundary: Boundary, tries: int) -> None:
         self.released = boundary.release()
@@ -210,6 +215,10 @@ class Room:
         """How many inside were killed for memory, so far."""
         group = self.boundary.group
         return group.out_of_memory_kills() if not self.ended and group and "memory" in group.enforced else 0
+
+    def forgive(self) -> None:
+        """Whoever was killed for memory so far: it is not the fault of who comes now."""
+        self._memory_kills = self.memory_kills()
 
     def resource_exceeded(self) -> str | None:
         """The ceiling that was hit: memory (a member was killed for it) or disk (the private files are full)."""

@@ -99,14 +99,17 @@ class Peer:
                 self.send(wire.frame(wire.PONG))
             elif self.room:
                 self._room_order(self.room, kind, body)
-        except DeadstopError as problem:
-            self.send(wire.json_frame(wire.FAILED, {"type": type(problem).__name__, "args": list(problem.args)}))
         except Exception as problem:  # one bad call must not end the others
-            args = [f"the supervisor could not start the call: {problem}"]
-            self.send(wire.json_frame(wire.FAILED, {"type": "InternalError", "args": args}))
+            self._refuse(problem)
         finally:
             for fd in given:
                 os.close(fd)
+
+    def _refuse(self, problem: Exception) -> None:
+        kind, args = type(problem).__name__, list(problem.args)
+        if not isinstance(problem, DeadstopError):
+            kind, args = "InternalError", [f"the supervisor could not start the call: {problem}"]
+        self.send(wire.json_frame(wire.FAILED, {"type": kind, "args": args}))
 
     def _open(self, document: dict[str, Any]) -> None:
         self.room = self.server.open(document["place"])
@@ -125,9 +128,9 @@ class Peer:
             asked = json.loads(body)
             if self.life is None:  # it was made to be taken by somebody, and now somebody has
                 self.life = Life(self.server.lives, room, asked["expires_at"], asked["ttl"], asked["idle"])
-                done = True
+                done = not self.life.over
             else:
-                done = self.life.extend(asked["expires_at"], asked["ttl"])
+                done = self.life.extend(asked["expires_at"], asked["ttl"], asked["idle"])
             self.send(wire.json_frame(wire.LIFE, {"expires_at": self.life.expires_at, "done": done}))
         elif kind == wire.SWAP:
             exchange_files(self.loop, room, json.loads(body), lambda text: self.send(wire.frame(wire.SWAPPED, text)))
@@ -149,7 +152,14 @@ class Peer:
         if self.room is None or self.room.ended or self.room.kill_at is not None:
             peer.send(wire.json_frame(wire.FAILED, {"type": "BoundaryEnded", "args": []}))
         else:
-            peer.start(self.room, document, given, owns_room=False)
+            peer.run(self.room, document, given)
+
+    def run(self, room: Room, document: dict[str, Any], fds: list[int]) -> None:
+        """Start a command in a boundary that lives on. What goes wrong is said here, where its end is waited for."""
+        try:
+            self.start(room, document, fds, owns_room=False)
+        except Exception as problem:
+            self._refuse(problem)
 
     def start(self, room: Room, document: dict[str, Any], fds: list[int], *, owns_room: bool) -> None:
         """Start the call of this socket; `fds` are its folder and stdin, as the document says."""

@@ -26,26 +26,38 @@ class Witness:
         self.call = call
         self._reader: Collector | None = None
         self._watcher: Collector | None = None
+        self._wanted: Callable[[], None] | None = None
 
     def prepare(self) -> None:
         """Load what reading needs, while there is time: on a slow machine it takes longer than the evidence may."""
         importlib.import_module("deadstop.boundary.evidence")
 
     def read(self, complete: Callable[[], None]) -> None:
-        """Begin to read evidence; `complete` is called if it comes to an end before it is stopped."""
+        """Begin to read evidence; `complete` is called if it comes to an end before it is stopped.
+
+        The reader is forked when nothing else is to be done: a hundred calls that near their limits together must not
+        hold up each other's ends.
+        """
+        self._wanted = complete
+        if self.call.leader.pid and not self.call.room.ended:
+            self.call.record.evidence_started()
+            self.call.loop.later(self._begin, urgent=True)
+
+    def _begin(self) -> None:
+        complete, self._wanted = self._wanted, None
+        if complete is None or self.call.room.ended:
+            return
         from ..boundary.evidence import collect
 
         if self._reader:
             self._reader.stop()
-        if self.call.leader.pid and not self.call.room.ended:
-            view, record = self._view(), self.call.record
-            record.evidence_started()
+        view, record = self._view(), self.call.record
 
-            def end() -> None:
-                record.evidence_ended()
-                complete()
+        def end() -> None:
+            record.evidence_ended()
+            complete()
 
-            self._reader = self._fork(lambda emit: collect(view, emit), record.add_evidence, end)
+        self._reader = self._fork(lambda emit: collect(view, emit), record.add_evidence, end)
 
     def watch_input(self, report: Callable[[Report], None]) -> None:
         """Tell when the command begins, or ceases, to wait for an answer that cannot come."""
@@ -65,6 +77,7 @@ class Witness:
 
     def stop(self) -> None:
         """Take what has come so far. What is read after a SIGTERM or a kill would say nothing of before."""
+        self._wanted = None
         for collector in (self._reader, self._watcher):
             if collector:
                 collector.stop()

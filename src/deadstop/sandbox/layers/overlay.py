@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import Any
 
 from ...boundary.overlay import OverlayMount
@@ -43,6 +44,8 @@ class OverlayStore(Store):
     def __init__(self, root: str) -> None:
         super().__init__(root)
         self._layers: dict[str, dict[str, Any]] = {}
+        self._going: set[str] = set()  # trees that a thread is removing
+        self._choosing = threading.Lock()
         self._open()
         for name in os.listdir(f"{self.place}/layers"):
             if name.endswith(".json") and (record := read_record(f"{self.place}/layers/{name}")):
@@ -142,13 +145,13 @@ class OverlayStore(Store):
 
     async def discard(self, item_id: str) -> None:
         self._forget(item_id)
-        await asyncio.to_thread(self._remove_unneeded, item_id)
+        await self._remove(self._remove_unneeded, item_id)
 
     async def sweep(self, keep: set[str]) -> list[str]:
         gone = sorted({*self._images, *self._layers, *await asyncio.to_thread(self._folders_of_layers)} - keep)
         for item_id in gone:
             self._forget(item_id)
-        await asyncio.to_thread(self._remove_unneeded, *gone)
+        await self._remove(self._remove_unneeded, *gone)
         return gone
 
     def _forget(self, item_id: str) -> None:
@@ -163,9 +166,15 @@ class OverlayStore(Store):
             forget_record(f"{self.place}/images/{item_id}.json")
             forget_record(f"{self.place}/layers/{item_id}.json")
             remove_tree(f"{self.place}/layers/{item_id}")
-        trees = [name for name in os.listdir(f"{self.place}/images") if not name.endswith((".json", ".new"))]
-        for tree in set(trees) - self._needed():
-            remove_tree(f"{self.place}/images/{tree}")
+        with self._choosing:  # two that remove one tree would stumble over each other
+            trees = {name for name in os.listdir(f"{self.place}/images") if not name.endswith((".json", ".new"))}
+            trees -= self._needed() | self._going
+            self._going |= trees
+        try:
+            for tree in trees:
+                remove_tree(f"{self.place}/images/{tree}")
+        finally:
+            self._going -= trees
 
     def _remove_image_files(self, image_id: str) -> None:
         if image_id not in self._needed():

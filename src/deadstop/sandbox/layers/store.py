@@ -17,6 +17,7 @@ from typing import Any
 from ...boundary.overlay import OverlayMount
 from ...errors import CapacityError, NotAllowed, NotFound
 from .copying import Copied, allocated, copy_tree, remove_tree
+from .removing import unhurried
 
 __all__ = ["OWNER_UID", "Capture", "Image", "Layer", "Store", "Swap"]
 
@@ -24,6 +25,7 @@ OWNER_UID = 1_879_048_191
 """Who owns the files of every layer on disk, where the server is root; a sandbox sees them as its own user's."""
 
 FOLDERS = {"home": 0o755, "tmp": 0o1777}
+REMOVALS = 2  # at a time
 LEAST_FREE = 128 << 20  # below this a write of the server's own could fail half-way
 
 Swap = Callable[[OverlayMount, str], Awaitable[None]]
@@ -101,6 +103,7 @@ class Store:
         self.place = f"{root}/{self.kind}"
         self._images: dict[str, Image] = {}
         self._in_use: list[str] = []  # ids that are being made, or made from
+        self._removals = asyncio.Semaphore(REMOVALS)
         self._lock = _locked(root)
 
     def _open(self) -> None:
@@ -152,7 +155,12 @@ class Store:
     async def discard(self, item_id: str) -> None:
         """Remove a layer that no sandbox has, or an image; layers made from it live on. Not an error if it is gone."""
         self._images.pop(item_id, None)
-        await asyncio.to_thread(self._discard, item_id)
+        await self._remove(self._discard, item_id)
+
+    async def _remove(self, work: Callable[..., None], *arguments: str) -> None:
+        """How long this takes is up to a payload: it has threads of its own, and few of them."""
+        async with self._removals:
+            await unhurried(work, *arguments)
 
     async def put_folder(self, layer: Layer, source: str, into: str = "home") -> Copied:
         """Copy a folder of the host into a layer that no sandbox has. Links are copied, never followed."""
