@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import subprocess
+import time
 
 from keeper import LATE_S, Bench, alone, boottime, on, process_of_supervisor, refused, until
 
@@ -105,6 +106,26 @@ async def test_the_supervisor_writes_no_output_twice(keeper: Bench) -> None:
     assert tail.stdout.tail.split()[0] == hashlib.md5(result.stdout.raw).hexdigest()
     assert result.stderr.tail.endswith("copy\n")
     assert sizes[wire.DONE] < 1 << 16
+
+
+@alone
+async def test_a_supervisor_that_is_stopped_stops_nobody_else(keeper: Bench) -> None:
+    """What is sent to it waits without this process waiting: for other sandboxes' clients it was ten seconds."""
+    bench = keeper
+    sandbox, stalls = await bench.create(), [0.0]
+    supervisor = process_of_supervisor().pid
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        asked = [asyncio.create_task(bench.start(sandbox, "true", env={"A": "a" * 8000})) for _ in range(80)]
+        end = time.monotonic() + 0.6
+        while (before := time.monotonic()) < end:
+            await asyncio.sleep(0.01)
+            stalls.append(time.monotonic() - before)
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    assert max(stalls) < 0.5
+    for started in await asyncio.gather(*asked):
+        assert (await bench.end_of(started)).ok
 
 
 # -- the server's side of it -----------------------------------------------------------------------------------------
@@ -210,3 +231,26 @@ async def test_a_command_that_was_just_given_does_not_cost_a_paused_sandbox_its_
     assert result.receipt is not None
     assert result.receipt.proof != "none"
     assert sandbox.status == "paused"
+
+
+async def test_what_is_made_from_a_snapshot_has_what_its_template_has(keeper: Bench) -> None:
+    bench, name = keeper, f"own-{keeper.mark[:8]}"
+    host, folder = bench.host, f"{bench.folder}/{bench.mark}"
+    os.mkdir(folder)
+    await host.templates.add_from_folder(name, folder, env={"FLAVOUR": "own"})
+    found = await host.snapshots.take(await bench.create(template=name), None)
+    again = await bench.create(from_snapshot=found.id)
+    assert await bench.said(again, "echo $FLAVOUR") == "own"
+    assert again.record.template == name
+    await host.templates.delete(name)
+    bare = await bench.create(from_snapshot=found.id)
+    assert await bench.said(bare, "echo [$FLAVOUR]") == "[]"
+
+
+async def test_an_end_says_why_it_came_and_not_why_another_was_asked_for(keeper: Bench) -> None:
+    bench = keeper
+    sandbox = await bench.create(hooks=Hooks(before_stop="sleep 1.2"))
+    await sandbox.set_ttl(0.4)
+    await sandbox.kill(detail="no longer needed")  # its hook has the time that its life has not
+    assert sandbox.record.end is not None
+    assert (sandbox.record.end["reason"], sandbox.record.end["detail"]) == ("ttl", "its life was over")

@@ -177,6 +177,12 @@ def _log(kind: str) -> None:
         LOG.handlers[0].setFormatter(_text())
 
 
+def _one_line(value: object) -> str:
+    """Paths come from whoever can connect: none may look like another line of the log, or move a terminal's cursor."""
+    text = str(value)
+    return text if text.isprintable() else ascii(text)
+
+
 def _text() -> Any:
     import logging
 
@@ -184,7 +190,7 @@ def _text() -> Any:
         """`time level event key=value ...`"""
 
         def format(self, record: logging.LogRecord) -> str:
-            facts = " ".join(f"{name}={value}" for name, value in getattr(record, "facts", {}).items())
+            facts = " ".join(f"{name}={_one_line(value)}" for name, value in getattr(record, "facts", {}).items())
             return f"{super().format(record)} {facts}".rstrip()
 
     return Text("%(asctime)s %(levelname)s %(message)s")

@@ -18,7 +18,7 @@ from ..errors import NotAllowed, UsageError
 from ..executor.client import failure
 from ..model import Command
 from ..results import Output, Status, ToolResult
-from .link import Link
+from .link import Link, writable
 
 BEHIND = 1 << 20  # bytes that a reader who must get all may be behind before the command is made to wait
 FOLLOWED = 4 << 20  # bytes that one who follows may be behind before the oldest are dropped
@@ -221,7 +221,7 @@ class Exec:
                 try:
                     view = view[os.write(self._stdin, view[: 1 << 16]) :]
                 except BlockingIOError:
-                    if not await _writable(self._stdin, end - time.monotonic()):
+                    if not await writable(self._stdin, end - time.monotonic()):
                         raise NotAllowed(f"exec {self.id} has not read its stdin for {STDIN_S:.0f} s") from None
                 except BrokenPipeError:
                     self.close_stdin()
@@ -247,26 +247,6 @@ class Exec:
             "stderr_tail": self.stderr.text(), "stderr_bytes": self.stderr.total,
             "result": self.result.to_dict() if self.result else None,
         }  # fmt: skip
-
-
-async def _writable(fd: int, seconds: float) -> bool:
-    """On a copy: what is waited for may be closed meanwhile, and its number given away."""
-    loop, copy = asyncio.get_running_loop(), os.dup(fd)
-    there = loop.create_future()
-
-    def tell() -> None:
-        if not there.done():
-            there.set_result(None)
-
-    loop.add_writer(copy, tell)
-    try:
-        await asyncio.wait_for(there, max(0.0, seconds))
-        return True
-    except TimeoutError:
-        return False
-    finally:
-        loop.remove_writer(copy)
-        os.close(copy)
 
 
 class _Reader:

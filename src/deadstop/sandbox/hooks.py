@@ -36,7 +36,6 @@ class Hooked:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
-        self.detail = ""  # of its end, for the record
         self._timers: list[asyncio.TimerHandle] = []
         self._idle: asyncio.TimerHandle | None = None
         self._stopping: asyncio.Task[None] | None = None  # `before_stop`, under way or done

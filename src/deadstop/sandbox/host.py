@@ -91,7 +91,7 @@ class Host:
         for remark in (*host.store.remarks, *host.templates.remarks):
             log("remark", text=remark)
         await host._try_out()
-        host._tidy()
+        await host._tidy()
         host.warm.fill()
         return host
 
@@ -178,12 +178,20 @@ class Host:
         if wish.net and not self.settings.net_allowed:
             raise NotAllowed("this server gives no sandbox a network")
         if wish.from_snapshot:
-            self.snapshots.get(wish.from_snapshot)
+            wish = dataclasses.replace(wish, template=self._template_of(wish))
         else:
             self.templates.resolve(wish.template)
         if wish.name and any(each.record.name == wish.name for each in self.live()):
             raise NotAllowed(f"a sandbox named {wish.name} is there already")
         return dataclasses.replace(wish, ttl_s=min(wish.ttl_s, self.settings.max_ttl_s))
+
+    def _template_of(self, wish: Wish) -> str:
+        """A snapshot's files need what they were made with: the programs and variables of its template."""
+        found = self.snapshots.get(wish.from_snapshot or "").template
+        try:
+            return self.templates.resolve(found).name
+        except DeadstopError:  # it was deleted; what was asked for will have to do
+            return self.templates.resolve(wish.template).name
 
     def register(
         self, wish: Wish, *, key: str | None = None, expires_boot: float | None = None, **facts: Any
@@ -287,17 +295,16 @@ class Host:
             known = isinstance(problem, DeadstopError)
             self.log("background_problem", problem=str(problem) if known else repr(problem))
 
-    def _tidy(self) -> None:
+    async def _tidy(self) -> None:
         """Forget what ended longer ago than the retention."""
         edge = time.time() - self.settings.retention_s
         old = [each for each in self.by_id.values() if each.record.end is not None and each.record.end["at"] < edge]
         for each in old:
             self.registry.forget(each.record)
             del self.by_id[each.id]
-        if old:
-            self.spawn(asyncio.to_thread(self._forget_outputs, [each.id for each in old]))
+        await asyncio.to_thread(self._forget_outputs, [each.id for each in old])
         if not self.closing:
-            self.loop.call_later(TIDY_EVERY_S, self._tidy)
+            self.loop.call_later(TIDY_EVERY_S, lambda: self.spawn(self._tidy()))
 
     def _forget_outputs(self, sandbox_ids: list[str]) -> None:
         """Blocks: they are many files."""
@@ -328,6 +335,9 @@ def _is_in(record: Record, state: str) -> bool:
 
 
 def _only_server(state: str) -> int:
+    found = os.stat(state)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o002:  # whoever can rename in there would be obeyed
+        raise NotAllowed(f"the state folder {state} is not this user's alone: another one owns it, or may write to it")
     lock = os.open(os.path.join(state, "server.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -34,7 +34,7 @@ class SupervisorLost(InternalError):
 
 
 class Link:
-    """A channel that is read as long as it is there. `on_frame` gets what is not an answer; `on_lost` its end."""
+    """A channel that is read as long as it is there. `on_frame` gets each frame, in their order; `on_lost` its end."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -73,14 +73,12 @@ class Link:
             if kind == wire.GONE and opening and not opening.done():
                 opening.set_exception(NotAllowed("it ended while it was being made"))
             asked = self._waiting.pop(wire.OPENED if kind == wire.FAILED else kind, None)
-            if asked is None:
-                self.on_frame(kind, body)
-            elif asked.done():
-                continue
-            elif kind == wire.FAILED:
-                asked.set_exception(failure(body))
-            else:
-                asked.set_result(body)
+            if asked is not None and not asked.done():
+                if kind == wire.FAILED:
+                    asked.set_exception(failure(body))
+                else:
+                    asked.set_result(body)
+            self.on_frame(kind, body)
 
     async def answer(self, kind: bytes, send: Callable[[], None]) -> bytes:
         """The next frame of this kind after what `send` sends. One at a time of each kind."""
@@ -97,11 +95,36 @@ class Link:
     async def ask(self, kind: bytes, text: str, answered_by: bytes) -> bytes:
         return await self.answer(answered_by, lambda: self.channel.order(kind, text))
 
+    async def writable(self) -> None:
+        """Wait until an order can be given that this process does not have to wait for. Raises CapacityError."""
+        if not self.closed and not await writable(self.channel.socket.fileno(), ANSWER_S):
+            raise CapacityError("the supervisor takes no orders", "host", 1.0)
+
     def close(self) -> None:
         if not self.closed:
             self.pause()
             self.closed = True
             self.channel.close()
+
+
+async def writable(fd: int, seconds: float) -> bool:
+    """Whether more can be written within so long."""
+    loop, copy = asyncio.get_running_loop(), os.dup(fd)  # the number may be closed meanwhile, and given away
+    there = loop.create_future()
+
+    def tell() -> None:
+        if not there.done():
+            there.set_result(None)
+
+    loop.add_writer(copy, tell)
+    try:
+        await asyncio.wait_for(there, max(0.0, seconds))
+        return True
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_writer(copy)
+        os.close(copy)
 
 
 async def open_boundary(place: Place, life: dict[str, Any] | None) -> Link:

@@ -7,6 +7,7 @@ of does not survive the death of the machine.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -119,7 +120,8 @@ class Registry:
         for name in sorted(os.listdir(self.folder)):
             path = os.path.join(self.folder, name)
             if name.endswith(".new"):
-                os.unlink(path)  # a record that was never finished: what it speaks of does not exist
+                with contextlib.suppress(OSError):
+                    os.unlink(path)  # a record that was never finished: what it speaks of does not exist
             elif name.endswith(".json"):
                 try:
                     with open(path, encoding="utf-8") as file:
@@ -130,7 +132,7 @@ class Registry:
                     if not record.live:
                         float(record.end["at"]), End(record.end["reason"])  # type: ignore[index]
                     self.records[record.id] = record
-                except (OSError, ValueError, TypeError, AttributeError, KeyError) as problem:
+                except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as problem:
                     self.unreadable.append(f"{name}: {problem}")
 
     def save(self, record: Record) -> None:

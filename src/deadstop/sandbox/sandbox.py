@@ -51,7 +51,7 @@ class Sandbox:
         self.sessions = Sessions(self)
         self.env: dict[str, str] = {}
         self.execs: dict[str, Exec] = {}
-        self.doomed: tuple[End, str] | None = None  # an end that was asked for before it was made
+        self.doomed: tuple[End, str] | None = None  # the end that was asked for first, and why
         self.gone = asyncio.Event()  # its record is closed
         self.hooks = Hooked(self)
         self._keys, self._extensions = Keys(EXECS_KEPT), Keys()
@@ -105,8 +105,8 @@ class Sandbox:
             latest = record.created_boot + self.host.settings.max_ttl_s
             end, before = min(wanted, max(latest, record.expires_boot)), record.expires_boot
             text = extend_text(end, end - record.created_boot, self.hooks.supervised_idle())
-            body = await self._ask(link, wire.EXTEND, text, wire.LIFE)
-            if not self._lives_until(body):
+            body = await self.ask(link, wire.EXTEND, text, wire.LIFE)
+            if not json.loads(body)["done"]:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.gone.wait(), ENDING_S)
                 self.check_live()  # as which end it was
@@ -114,12 +114,12 @@ class Sandbox:
             self.check_live()
             return end - before, end < wanted
 
-    def _lives_until(self, body: bytes) -> bool:
-        """What the supervisor says of its life, be it that nobody waits for it any more; whether that was moved."""
-        said, record = json.loads(body), self.record
-        if said["done"] and record.live:
-            record.expires_boot, record.ttl_s = said["expires_at"], said["expires_at"] - record.created_boot
-        return bool(said["done"])
+    def _lives_until(self, expires_boot: float) -> None:
+        """What the supervisor says of its life: known before an end that came right after it, and to whoever waits."""
+        self.record.expires_boot, self.record.ttl_s = expires_boot, expires_boot - self.record.created_boot
+        if self.record.state is not State.CREATING:
+            self.host.save(self.record)
+            self.hooks.schedule()
 
     async def set_persistent(self, persistent: bool) -> dict[str, Any]:
         """Whether a snapshot is taken before its life ends, from which it can be resumed."""
@@ -166,7 +166,7 @@ class Sandbox:
             link = self.check_live()
             if not self._paused:
                 return
-            await self._ask(link, wire.FREEZE, "0", wire.FROZEN)
+            await self.ask(link, wire.FREEZE, "0", wire.FROZEN)
             self.check_live()
             self._paused = False
             if self.record.state is State.PAUSED:
@@ -189,7 +189,7 @@ class Sandbox:
 
     async def _stop_all(self, link: Link) -> None:
         try:
-            if await self._ask(link, wire.FREEZE, "1", wire.FROZEN) == b"1":
+            if await self.ask(link, wire.FREEZE, "1", wire.FROZEN) == b"1":
                 return
         except BaseException:
             self._let_go(link)  # it may have been stopped for one who waits no longer
@@ -205,7 +205,7 @@ class Sandbox:
     def capturing(self) -> asyncio.Lock:
         return self._order
 
-    async def _ask(self, link: Link, kind: bytes, text: str, answer: bytes) -> bytes:
+    async def ask(self, link: Link, kind: bytes, text: str, answer: bytes) -> bytes:
         """SandboxEnded if its end comes instead of the answer."""
         asked = asyncio.ensure_future(link.ask(kind, text, answer))
         over = asyncio.ensure_future(self.gone.wait())
@@ -228,6 +228,7 @@ class Sandbox:
 
         async def start() -> Exec:
             async with self.starting:
+                await self.check_live().writable()
                 return self._start(wish)
 
         return await self._keys.once(key, repr(wish), start)
@@ -299,12 +300,11 @@ class Sandbox:
 
     async def kill(self, reason: str = End.KILLED, detail: str = "") -> dict[str, Any] | None:
         """End it; the receipt when that is shown. Idempotent: of one that has ended, the receipt of then."""
-        if self.record.state is State.CREATING:
-            self.doomed = (End(reason), detail)  # whoever makes it finds that out
+        if self.record.live and self.doomed is None:
+            self.doomed = (End(reason), detail)  # of one that is being made its maker finds that out
         if self.record.live and self.link is not None and not self.link.closed:
             await self.hooks.before_stop()
         if self.record.live and self.link is not None and not self.link.closed:
-            self.hooks.detail = self.hooks.detail or detail
             self.link.channel.order(wire.KILL, str(reason))
         if self.record.live:
             try:
@@ -334,9 +334,8 @@ class Sandbox:
         if kind == wire.GONE:
             document = json.loads(body)
             self._over(End(document.pop("reason")), document)
-        elif kind == wire.LIFE and self._lives_until(body):  # who asked for it was not patient enough
-            self.host.save(self.record)
-            self.hooks.schedule()
+        elif kind == wire.LIFE and self.record.live and (said := json.loads(body))["done"]:
+            self._lives_until(said["expires_at"])
 
     def _lost(self) -> None:
         """The supervisor is gone, and with it, by its lifeline, the boundary."""
@@ -346,14 +345,15 @@ class Sandbox:
     async def _see_lost(self, shown: Awaitable[bool]) -> None:
         proof = "pid_namespace_reaped" if await shown else "none"
         receipt = {"boundary": "sandbox", "method": ["lifeline"], "proof": proof, "survivors": None, "unkillable": []}
-        self.hooks.detail = "its supervisor ended"
+        self.doomed = (End.HOST_LOST, "its supervisor ended")
         self._over(End.HOST_LOST, receipt)
 
     def _over(self, reason: End, receipt: dict[str, Any] | None) -> None:
         if not self.record.live:
             return
         expired = self.record.expires_at()
-        self.record.finish(reason, self.hooks.detail or self._took_it_along() or DETAILS.get(reason, ""), receipt)
+        asked = self.doomed[1] if self.doomed and self.doomed[0] is reason else ""  # its life can have been over first
+        self.record.finish(reason, asked or self._took_it_along(reason) or DETAILS.get(reason, ""), receipt)
         assert self.record.end is not None
         self.record.end["expires_at"] = expired
         self.hooks.cancel()
@@ -364,9 +364,10 @@ class Sandbox:
             self.link.close()
         self.host.ended(self)
 
-    def _took_it_along(self) -> str:
+    def _took_it_along(self, reason: End) -> str:
         """A command whose limit was to end all of it."""
         late = [each for each in self.execs.values() if each.wish_on_timeout == "destroy" and each.overdue()]
+        late = late if reason is End.KILLED else []
         return f"exec {late[0].id} met its time limit" if late else ""
 
     # -- for people --------------------------------------------------------------------------------------------------

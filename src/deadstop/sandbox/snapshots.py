@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, wire
-from ..errors import NotFound
-from .layers.store import Capture, Image
+from ..errors import CapacityError, NotFound
+from .layers.store import Capture, Image, write_record
 
 if TYPE_CHECKING:
     from ..boundary.overlay import OverlayMount
@@ -71,7 +71,7 @@ class _Busy(Exception):
 async def _swap(sandbox: Sandbox, mount: OverlayMount, view: str) -> None:
     link = sandbox.check_live()
     order = {"overlay": [mount.root, mount.lowers, mount.upper, mount.work], "view": view}
-    said = (await link.ask(wire.SWAP, json.dumps(order), wire.SWAPPED)).decode()
+    said = (await sandbox.ask(link, wire.SWAP, json.dumps(order), wire.SWAPPED)).decode()
     if said == "busy":
         raise _Busy
     if "half-way: " in said:
@@ -93,7 +93,7 @@ class Snapshots:
                     with open(os.path.join(folder, name), encoding="utf-8") as file:
                         found = Snapshot(**json.load(file))
                     self._known[found.id] = found
-                except (OSError, ValueError, TypeError) as problem:
+                except (OSError, ValueError, TypeError, RecursionError) as problem:
                     host.log("snapshot_unreadable", file=name, problem=str(problem))
 
     def images(self) -> set[str]:
@@ -119,10 +119,11 @@ class Snapshots:
             f"snap_{os.urandom(10).hex()}", image.id, sandbox.id, sandbox.record.template, time.time(), how.how,
             how.pause_ms, name, image.size_bytes,
         )  # fmt: skip
-        path = os.path.join(self.folder, f"{found.id}.json")
-        with open(f"{path}.new", "w", encoding="utf-8") as file:
-            json.dump(asdict(found), file)
-        os.replace(f"{path}.new", path)
+        try:
+            write_record(os.path.join(self.folder, f"{found.id}.json"), asdict(found))
+        except OSError as problem:
+            await self.host.store.discard(image.id)
+            raise CapacityError(f"disk: no record can be written in {self.folder}: {problem}", "disk") from None
         self._known[found.id] = found
         sandbox.record.last_snapshot = found.id
         self.host.save(sandbox.record)

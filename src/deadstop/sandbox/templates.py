@@ -164,7 +164,11 @@ class Templates:
             record = read_record(f"{self.folder}/{file}") if file.endswith(".json") else None
             if record is None:
                 continue
-            template = Template(**{**record, "paths": tuple(record["paths"])})
+            try:
+                template = Template(**{**record, "paths": tuple(record["paths"])})
+            except (KeyError, TypeError) as problem:
+                self.remarks.append(f"{self.folder}/{file} is not the record of a template: {problem!r}")
+                continue
             try:
                 self.image_of(template)
             except NotFound:

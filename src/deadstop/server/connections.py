@@ -21,6 +21,7 @@ __all__ = ["Acceptor", "runner_for"]
 LINE_BYTES = 8190
 _NO_LOG = logging.Logger("deadstop.none", logging.CRITICAL)  # requests are logged in app.py, cancelled ones too
 HEADERS = 128
+KEPT_FREE = 64  # connections that only the unix socket can have
 
 
 def runner_for(app: web.Application) -> web.AppRunner:
@@ -53,7 +54,14 @@ class Acceptor:
         return len(self._server.connections) + self._coming
 
     def __call__(self) -> asyncio.Protocol:
-        if self.count >= self._most:
+        return self._accept(self._most)
+
+    def of_same_user(self) -> asyncio.Protocol:
+        """For the unix socket: whoever fills the server from the network, without a token even, leaves some for it."""
+        return self._accept(self._most + KEPT_FREE)
+
+    def _accept(self, most: int) -> asyncio.Protocol:
+        if self.count >= most:
             self._front.metrics.refused.labels("connections").inc()
             return _OneTooMany()
         # It is among the server's from the next turn of the loop on, and in this one many may be accepted.

@@ -129,7 +129,8 @@ class Server:
         for listener in sockets:
             unix = listener.family == socket.AF_UNIX
             listen = loop.create_unix_server if unix else loop.create_server
-            server = await listen(acceptor, sock=listener)
+            accept = acceptor.of_same_user if unix and len(sockets) > 1 else acceptor
+            server = await listen(accept, sock=listener)
             closing.callback(server.close)
 
     async def stop(self) -> None:

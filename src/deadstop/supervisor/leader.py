@@ -48,8 +48,8 @@ class Leader:
         """Before Linux 6.9."""
         try:
             signal.pidfd_send_signal(self.fd, number)
-        except ProcessLookupError:
-            pass
+        except OSError:
+            pass  # gone, or not ours to signal: raised from here it would be taken for the end of the command
 
     def close(self) -> None:
         if self.fd >= 0:

@@ -120,8 +120,10 @@ class Peer:
             self.life = Life(self.server.lives, self.room, life["expires_at"], life["ttl"], life["idle"])
 
     def _room_order(self, room: Room, kind: bytes, body: bytes) -> None:
-        if kind == wire.KILL:
-            room.kill(self._room_gone, body.decode() or "killed")
+        if kind == wire.KILL and room.ended:
+            self._room_gone()
+        elif kind == wire.KILL:
+            room.kill(lambda: None, body.decode() or "killed")  # its end is told to all who listen, so to this one
         elif kind == wire.TOUCH and self.life:
             self.life.touch()
         elif kind == wire.EXTEND:

@@ -301,7 +301,7 @@ def read_record(path: str) -> dict[str, Any] | None:
     try:
         with open(path) as file:
             record = json.load(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
