@@ -35,6 +35,8 @@ NAMESPACES = [name for name in hosts.available() if "no-userns" not in name]
 PROCESS: list[Ground] = [(name, "process") for name in hosts.available()]
 SANDBOX: list[Ground] = [(name, "sandbox") for name in NAMESPACES]
 EVERYWHERE = PROCESS + SANDBOX
+# One of each kind, where who the user is does not decide.
+SPREAD = [ground for ground in EVERYWHERE if ground[0] != "no-userns" and ground != ("user", "process")]
 CONTAINED: list[Ground] = [(name, level) for name in NAMESPACES for level in ("process", "sandbox")]
 BARE: list[Ground] = [ground for ground in PROCESS if "no-userns" in ground[0]]
 
@@ -199,13 +201,15 @@ class Case:
 class Table:
     """Cases of one file. `case` is a decorator for the function that checks what was seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, on: list[Ground] = EVERYWHERE) -> None:
+        """`on`: the grounds of a case that names none."""
+        self.on = on
         self.rows: list[tuple[str, str, Case]] = []
         self._ended: dict[tuple[str, str, str], Ended | BaseException] = {}
 
     def case(
         self, payload: str, *options: str, timeout: float | None = 1.0, grace: float = 0.5,
-        on: list[Ground] = EVERYWHERE, env: dict[str, str] | None = None, python: bool = False,
+        on: list[Ground] | None = None, env: dict[str, str] | None = None, python: bool = False,
         arguments: tuple[str, ...] = (), background: bool = False, slack: float = SLACK_S, alone: bool = False,
     ) -> Callable[[Callable[[Ended], None]], Callable[[Ended], None]]:  # fmt: skip
         """`payload` is the name of an input file, or text, for bash or (`python`) for Python.
@@ -222,7 +226,7 @@ class Table:
 
         def add(verify: Callable[[Ended], None]) -> Callable[[Ended], None]:
             case = Case(verify.__name__, words, options, timeout, grace, env or {}, slack, alone, verify)
-            self.rows += [(host, isolation, case) for host, isolation in on]
+            self.rows += [(host, isolation, case) for host, isolation in on or self.on]
             return verify
 
         return add

@@ -13,6 +13,7 @@ from grounds import (
     CONTAINED,
     PROCESS,
     SANDBOX,
+    SPREAD,
     Case,
     Ended,
     Table,
@@ -23,7 +24,7 @@ from grounds import (
 import hosts
 from deadstop.results import ToolResult
 
-table = Table()
+table = Table(SPREAD)
 case = table.case
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from grounds import (
-    EVERYWHERE,
     PROCESS,
     SANDBOX,
+    SPREAD,
     check,
     completed,
     interpreter,
@@ -50,7 +50,7 @@ time.sleep(30)
 """
 
 
-@on(SOME_GROUNDS)
+@on(SOME_GROUNDS[:1])
 @pytest.mark.parametrize("code", [1, 122, 123, 124, 125, 126, 127, 128, 130, 137, 255])
 def test_an_exit_code_that_looks_like_ours_is_the_commands_own(host: hosts.Host, isolation: str, code: int) -> None:
     ended = run(host, isolation, ["sh", "-c", f"exit {code}"], timeout=2)
@@ -58,7 +58,7 @@ def test_an_exit_code_that_looks_like_ours_is_the_commands_own(host: hosts.Host,
     completed(ended, code)
 
 
-@on(SOME_GROUNDS)
+@on(SOME_GROUNDS[:1])
 @pytest.mark.parametrize("name", DEADLY)
 def test_every_deadly_signal_is_named(host: hosts.Host, isolation: str, name: str) -> None:
     number = int(signal.Signals[f"SIG{name}"])
@@ -91,7 +91,7 @@ def odd_files(host: hosts.Host) -> Path:
     return folder
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 @pytest.mark.parametrize(
     ("name", "statuses"),
     [("/no/such/program", (127,)), ("no-such-program-anywhere", (127,)), ("plain", (126,)), ("folder", (126,)),
@@ -111,7 +111,7 @@ def test_a_command_that_cannot_run(
     assert ended.result["environment"] == "nothing was started"
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_a_script_without_a_first_line_is_run_by_a_shell(host: hosts.Host, isolation: str, odd_files: Path) -> None:
     ended = run(host, isolation, [str(odd_files / "noshebang"), "argument"], timeout=2)
     check(ended)
@@ -119,7 +119,7 @@ def test_a_script_without_a_first_line_is_run_by_a_shell(host: hosts.Host, isola
     assert ended.out == "plain script argument\n"
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_a_folder_without_permission(host: hosts.Host, isolation: str) -> None:
     closed = host.folder / "closed"
     closed.mkdir(exist_ok=True)
@@ -138,7 +138,7 @@ def test_a_folder_without_permission(host: hosts.Host, isolation: str) -> None:
     assert "Permission denied" in ended.result["error"]["message"] and "folder" in ended.result["error"]["message"]
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_started_in_a_folder_that_is_gone(host: hosts.Host, isolation: str) -> None:
     own = marked(host)
     words = words_for(host, isolation, ["sh", "-c", "echo still; exit 3"], timeout=2)
@@ -170,7 +170,7 @@ TOO_LARGE = {
 }
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 @pytest.mark.parametrize("what", TOO_LARGE)
 def test_what_is_too_large_for_the_kernel_never_starts(host: hosts.Host, isolation: str, what: str) -> None:
     own = marked(host)
@@ -190,7 +190,7 @@ def test_what_is_too_large_for_the_kernel_never_starts(host: hosts.Host, isolati
     assert "the kernel allows" in result["error"]["message"] and result["receipt"] is None
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_a_large_command_that_fits_is_run(host: hosts.Host, isolation: str) -> None:
     ended = run(host, isolation, ["sh", "-c", "echo $#", "sh", *["y" * 100] * 8000], timeout=3)
     check(ended)
@@ -201,7 +201,7 @@ def test_a_large_command_that_fits_is_run(host: hosts.Host, isolation: str) -> N
 # -- around it -------------------------------------------------------------------------------------------------------
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_nobody_reads_what_it_prints(host: hosts.Host, isolation: str) -> None:
     """A flood towards a reader that never reads: the limit is kept, and what could not be handed over is given up."""
     own = marked(host)
@@ -220,7 +220,7 @@ def test_nobody_reads_what_it_prints(host: hosts.Host, isolation: str) -> None:
     own.no_survivors()
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_the_reader_of_what_it_prints_leaves(host: hosts.Host, isolation: str) -> None:
     own = marked(host)
     words = words_for(host, isolation, ["yes"], timeout=5, json=False)
@@ -237,7 +237,7 @@ def test_the_reader_of_what_it_prints_leaves(host: hosts.Host, isolation: str) -
     own.no_survivors()
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_the_supervisor_is_killed(host: hosts.Host, isolation: str) -> None:
     own = marked(host)
     begun = host.folder / "begun-kill"

@@ -215,13 +215,13 @@ def _flags(fds: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["pipe", "terminal"])
 @pytest.mark.parametrize("words", [["--stdin"], ["--tty", "--stdin"]], ids=" ".join)
-def test_flags_of_our_own_descriptors_never_change(host: Host, kind: str, words: list[str]) -> None:
+def test_flags_of_our_own_descriptors_never_change(one_host: Host, kind: str, words: list[str]) -> None:
     """O_NONBLOCK belongs to the open file, which the shell and its next command share."""
     pairs = [pty.openpty() if kind == "terminal" else os.pipe() for _ in range(3)]
     given = [pairs[0][1 if kind == "terminal" else 0], pairs[1][1], pairs[2][1]]
     read = pairs[1][0]
     before = _flags(given)
-    process = host.start(
+    process = one_host.start(
         "run", "--timeout", "2", *words, "--", "bash", "-c", "echo line; sleep 30",
         stdin=given[0], stdout=given[1], stderr=given[2],
     )  # fmt: skip

@@ -23,7 +23,7 @@ from deadstop.boundary.cgroup import PREFIX
 from deadstop.errors import UsageError
 from deadstop.sandbox.settings import Settings
 
-ROUNDS = 20  # for each kind
+ROUNDS = 10  # for each kind
 LONGEST_S = 0.5  # how long a server has before it is killed
 GONE_S = 2.0
 

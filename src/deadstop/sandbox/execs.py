@@ -38,6 +38,10 @@ class Spool:
         if len(self._bytes) > 2 * self.keep + 65536:
             del self._bytes[: len(self._bytes) - self.keep]
 
+    def trim(self) -> None:
+        """Nothing comes any more: keep no more than what is kept."""
+        self._bytes = bytearray(self.data)
+
     @property
     def data(self) -> bytes:
         return bytes(self._bytes[max(0, len(self._bytes) - self.keep) :])
@@ -134,6 +138,8 @@ class Exec:
         self.close_stdin()
         if self._link:
             self._link.close()
+        for spool in (self.stdout, self.stderr):
+            spool.trim()
         self._over.set()
         for reader in self._readers:
             reader.end()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from ..errors import CapacityError, DeadstopError, NotAllowed, NotFound
+from ..errors import CapacityError, DeadstopError, KeyConflict, NotAllowed, NotFound
 from . import admission
 from .building import run_step
 from .events import Events
@@ -35,11 +35,13 @@ from .states import End
 from .template_build import build
 from .templates import Template, Templates
 from .warm import Warm
+from .watchdog import watch
 from .wishes import Wish
 
 Log = Callable[..., None]
 SWEEP_S = 5.0
 TIDY_EVERY_S = 30.0
+IN_MEMORY_S = 60.0
 AT_ONCE = 256 << 10  # bytes of output that are written by the event loop itself: it takes a millisecond
 
 
@@ -50,6 +52,7 @@ def _silent(event: str, **facts: Any) -> None:
 class Host:
     """Made by `await Host.start(settings)`; everything on one event loop."""
 
+    watchdog: asyncio.Task[None]
     store: Store
     snapshots: Snapshots
     templates: Templates
@@ -93,6 +96,7 @@ class Host:
         await host._try_out()
         await host._tidy()
         host.warm.fill()
+        host.watchdog = host.loop.create_task(watch(host))
         return host
 
     async def _try_out(self) -> None:
@@ -155,6 +159,8 @@ class Host:
             for each in self.by_id.values():  # of before a restart; what was never made is made now
                 if each.record.key == mark and each.record.pid:
                     return each
+                if each.record.key and each.record.key.startswith(f"{key} ") and each.record.pid:
+                    raise KeyConflict(key)
         return await self._keys.once(key, document, lambda: self._create(wish, mark))
 
     async def _create(self, wish: Wish, mark: str | None) -> Sandbox:
@@ -177,6 +183,8 @@ class Host:
         """As this server gives it. Raises NotFound for a template or snapshot that is not there."""
         if wish.net and not self.settings.net_allowed:
             raise NotAllowed("this server gives no sandbox a network")
+        if not wish.from_snapshot and self._is_snapshot(wish.template):
+            wish = dataclasses.replace(wish, from_snapshot=wish.template, template=self.settings.template)
         if wish.from_snapshot:
             wish = dataclasses.replace(wish, template=self._template_of(wish))
         else:
@@ -184,6 +192,14 @@ class Host:
         if wish.name and any(each.record.name == wish.name for each in self.live()):
             raise NotAllowed(f"a sandbox named {wish.name} is there already")
         return dataclasses.replace(wish, ttl_s=min(wish.ttl_s, self.settings.max_ttl_s))
+
+    def _is_snapshot(self, template: str) -> bool:
+        """A snapshot, by id or name, can stand in a template's place; a template of that name comes first."""
+        try:
+            self.templates.resolve(template)
+        except NotFound:
+            return any(template in (each.id, each.name) for each in self.snapshots.items())
+        return False
 
     def _template_of(self, wish: Wish) -> str:
         """A snapshot's files need what they were made with: the programs and variables of its template."""
@@ -270,6 +286,7 @@ class Host:
         if sandbox.layer is not None:
             self.spawn(self._give_back(sandbox, sandbox.layer))
         self.on_end(sandbox)
+        self.loop.call_later(IN_MEMORY_S, sandbox.execs.clear)  # from then on its outputs are read from disk
 
     async def _give_back(self, sandbox: Sandbox, layer: Layer) -> None:
         """Its files, unless they are just being copied: then when that is done."""
@@ -296,9 +313,10 @@ class Host:
             self.log("background_problem", problem=str(problem) if known else repr(problem))
 
     async def _tidy(self) -> None:
-        """Forget what ended longer ago than the retention."""
-        edge = time.time() - self.settings.retention_s
+        """Forget what ended longer ago than the retention, but not what can still be resumed."""
+        edge, kept = time.time() - self.settings.retention_s, {each.id for each in self.snapshots.items()}
         old = [each for each in self.by_id.values() if each.record.end is not None and each.record.end["at"] < edge]
+        old = [each for each in old if each.record.last_snapshot not in kept or each.record.resumed_as]
         for each in old:
             self.registry.forget(each.record)
             del self.by_id[each.id]
@@ -314,6 +332,7 @@ class Host:
     async def close(self, seconds: float = 10.0) -> None:
         """End everything, bounded. What is not shown to be gone by then ends with the supervisor."""
         self.closing = True
+        self.watchdog.cancel()
         self.warm.close()
         ending = [self.loop.create_task(each.kill(End.KILLED, "the server was stopped")) for each in self.live()]
         if ending:

@@ -80,12 +80,12 @@ class Link:
                     asked.set_result(body)
             self.on_frame(kind, body)
 
-    async def answer(self, kind: bytes, send: Callable[[], None]) -> bytes:
+    async def answer(self, kind: bytes, send: Callable[[], None], seconds: float = ANSWER_S) -> bytes:
         """The next frame of this kind after what `send` sends. One at a time of each kind."""
         waiting = self._waiting[kind] = self.loop.create_future()
         try:
             send()
-            return await asyncio.wait_for(waiting, ANSWER_S)
+            return await asyncio.wait_for(waiting, seconds)
         except TimeoutError:
             raise InternalError("the supervisor did not answer in time") from None
         finally:
@@ -127,9 +127,14 @@ async def writable(fd: int, seconds: float) -> bool:
         os.close(copy)
 
 
+async def connected() -> Link:
+    """A link of its own at the supervisor, which is started if there is none: not on this loop's time."""
+    return Link(Channel(*await asyncio.to_thread(supervisor.connect)))
+
+
 async def open_boundary(place: Place, life: dict[str, Any] | None) -> Link:
     """A new boundary at the supervisor, ready. Raises BoundaryUnavailable, SupervisorLost."""
-    link = Link(Channel(*supervisor.connect()))
+    link = await connected()
     try:
         order = {"place": place_to_dict(place), "life": life}
         await link.answer(wire.OPENED, lambda: link.channel.send(wire.OPEN, order))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .host import Host
     from .layers import Layer
 
-EXECS_KEPT = 500
+EXECS_KEPT = 200
 GONE_S = 10.0
 ENDING_S = 1.0  # how long an end that has begun is waited for, to say which it is
 

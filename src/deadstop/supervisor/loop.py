@@ -114,7 +114,7 @@ class Loop:
         asleep_before = time.clock_gettime(time.CLOCK_BOOTTIME) - clock.monotonic()
         events = self._poll.poll(wait)
         now = clock.monotonic()
-        if due is not None and now - due > GAP_S and not self._chores:
+        if due is not None and now - due > GAP_S:
             self.gap_s += now - due
         asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - now - asleep_before
         if asleep > GAP_S:

@@ -3,8 +3,9 @@
 
 Where there is a cgroup the command is in one of its own, inside the boundary's: the kernel kills every member at once,
 forks in flight included, and an empty group is the proof. Elsewhere whatever carries the command's mark in its
-environment or descends from its first process is killed, pass by pass, until two passes find nothing: proof `scan`,
-which a payload that has wiped its own environment and left its parents can escape, until the boundary itself ends.
+environment or descends from its first process is killed, pass by pass, until two passes find nothing: proof `scan`.
+What has wiped its environment and left its parents is the command's if nothing else ran meanwhile; if something did,
+nobody can say whose it is, and the proof is `none`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ PROOF_S = 5.0
 LOOK_EVERY_S = 0.0005
 LOOKS_SLOWER_S = 0.005  # after the first milliseconds a look costs more than it tells
 QUIET_PASSES = 2
+DYING_S = 0.25  # a process on its way out has lost its environment already
 AT_ONCE = 128  # descriptors held while signals go out
 MARK = "DEADSTOP_CALL"
+PREFIX = f"{MARK}=".encode()
 
 
 class Ending(Protocol):
@@ -65,7 +68,13 @@ class Part:
         self.unkillable: tuple[Unkillable, ...] = ()
         self._when_gone: list[Callable[[], None]] = []
         self._quiet = 0
+        self._nobodys: list[int] = []  # alive, and perhaps of this command
         self._look: Timer | None = None
+        self._before = frozenset() if self.group else frozenset(tree(room.boundary.pid))
+        others = [call.part for call in room.calls if call.part and call.part.gone is None]
+        self._alone = not others  # in the boundary, from its start to its end
+        for other in others:
+            other._alone = False
 
     def members(self, limit: int = 100_000) -> list[int]:
         """Host pids of what is alive of it, as of now."""
@@ -84,23 +93,31 @@ class Part:
         leaders = {call.part.leader: call.part for call in self.room.calls if call.part and call.part.leader}
         if self.leader:
             leaders[self.leader] = self
-        whose: dict[int, Part | None] = {}
+        whose: dict[int, Part | str | None] = {}
         for pid, parent in tree(boundary.pid).items():
-            whose[pid] = leaders.get(pid) or whose.get(parent)
-        mine = [pid for pid, part in whose.items() if part is self or (part is None and self._is_marked(pid, ours))]
+            earlier = "earlier" if pid in self._before and pid not in ours else None
+            whose[pid] = leaders.get(pid) or whose.get(parent) or earlier
+        self._nobodys = []
+        mine = [pid for pid, part in whose.items() if part is self]
+        for pid in (pid for pid, part in whose.items() if part is None and pid not in ours):
+            marked = self._mark_of(pid)
+            if marked == self.mark or (marked is None and self._alone):
+                mine.append(pid)
+            elif marked is None and state_of(pid) not in "ZX":
+                self._nobodys.append(pid)
         return [pid for pid in mine if state_of(pid) not in "ZX"]
 
     def count(self, limit: int) -> int:
         return len(self.members(limit))
 
-    def _is_marked(self, pid: int, ours: frozenset[int]) -> bool:
-        if pid in ours:
-            return False
+    def _mark_of(self, pid: int) -> bytes | None:
+        """The mark of the command that started it; None if it has none, or does not let us see it."""
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
-                return self.mark in file.read(1 << 18).split(b"\0")
+                words = file.read(1 << 18).split(b"\0")
         except OSError:
-            return False
+            return None
+        return next((word for word in words if word.startswith(PREFIX)), None)
 
     def terminate(self) -> None:
         """SIGTERM to each, and SIGCONT, because a stopped process could not act on it."""
@@ -144,7 +161,10 @@ class Part:
         if self.gone is not None:
             return
         if self._is_empty():
-            self._settle(Gone("cgroup_empty" if self.group else "scan", 0))
+            if self._nobodys:
+                self._settle(Gone("none", None))
+            else:
+                self._settle(Gone("cgroup_empty" if self.group else "scan", 0))
             return
         now = clock.monotonic()
         assert self.kill_at is not None
@@ -167,6 +187,8 @@ class Part:
             self._signal(signal.SIGKILL)
             return False
         self._quiet += 1
+        if self._nobodys and clock.monotonic() - (self.kill_at or 0.0) < DYING_S:
+            return False
         return self.born and self._quiet >= QUIET_PASSES
 
     def boundary_gone(self, gone: Gone) -> None:
