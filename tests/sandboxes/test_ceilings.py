@@ -216,7 +216,7 @@ async def test_a_dead_one_is_not_given_out(keeper: Bench) -> None:
         sandbox = await bench.create(host=host)
         assert sandbox.record.pid != pid
         assert await bench.said(sandbox, "echo on") == "on"
-        assert first.layer.id not in os.listdir(f"{host.store.place}/layers")
+        await until(lambda: first.layer.id not in os.listdir(f"{host.store.place}/layers"), 5)
         await ready(host, 2)
         began = time.monotonic()
     assert time.monotonic() - began < 5

@@ -37,7 +37,8 @@ def timed_out(bench: Bench, result: ToolResult, seconds: float, late: float = LA
     assert result.status is Status.TIMEOUT, result
     assert result.limit is not None
     assert (result.limit.which, result.limit.seconds) == ("call", seconds)
-    assert seconds <= result.duration_s < seconds + 0.5 + late  # 0.5: the grace
+    # 0.5: the grace. The limit counts from when the server had it, the duration from when the supervisor did.
+    assert seconds - 0.2 <= result.duration_s < seconds + 0.5 + late
     receipt = result.receipt
     assert receipt is not None
     assert receipt.proof == ("cgroup_empty" if bench.has_groups else "scan")

@@ -38,7 +38,8 @@ async def show(host):
     done = await (await again.exec(ExecWish(("true",)))).wait(15)
     return {
         "end": sandbox.document()["end"]["reason"], "command": str(result.status),
-        "boundary": state_of(sandbox.record.pid), "supervisor": supervisor._process.pid != silent, "next": str(done.status),
+        "boundary": state_of(sandbox.record.pid), "supervisor": supervisor._process.pid != silent,
+        "next": str(done.status),
     }
 """
 # Twelve grandchildren with sessions of their own, no parents of ours, and nothing in their environment.

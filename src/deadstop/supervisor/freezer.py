@@ -27,7 +27,7 @@ class Freezer:
     def __init__(self, loop: Loop, room: Room) -> None:
         self.loop, self.room = loop, room
         self.frozen = False
-        self._stopped: set[int] = set()
+        self._stopped_before: frozenset[int] = frozenset()  # by themselves or each other: they stay so
         self._group: Group | None = None
         self._quiet = 0
         self._turn = 0  # who waits for what was asked for before is told nothing more
@@ -43,6 +43,8 @@ class Freezer:
         if not any(call.part and call.handed_over and not call.part.born for call in self.room.calls):
             group = self.room.boundary.group
             self._group = group if group and group.freeze(True) else None
+            if self._group is None and not self.frozen:
+                self._stopped_before = frozenset(pid for pid in self.room.boundary.members() if state_of(pid) in "Tt")
             self._quiet = 0
             self._look(turn, end, told)
         elif clock.monotonic() > end:
@@ -67,9 +69,7 @@ class Freezer:
     def _is_still(self) -> bool:
         if self._group:
             return self._group.frozen()
-        running = [pid for pid in self.room.boundary.members() if state_of(pid) not in "TtZX"]
-        self._stopped.update(running)
-        if running:
+        if any(state_of(pid) not in "TtZX" for pid in self.room.boundary.members()):
             self._quiet = 0
             spare = self.room.boundary.helpers() | {self.room.boundary.pid}
             signal_tree(self.room.boundary.pid, signal.SIGSTOP, spare=spare)
@@ -84,7 +84,5 @@ class Freezer:
         if self._group:
             self._group.freeze(False)
             return
-        stay = self.room.boundary.helpers() | {self.room.boundary.pid}
-        others = frozenset(pid for pid in self.room.boundary.members() if pid not in self._stopped)
-        signal_tree(self.room.boundary.pid, signal.SIGCONT, spare=stay | others)
-        self._stopped.clear()
+        stay = self.room.boundary.helpers() | {self.room.boundary.pid} | self._stopped_before
+        signal_tree(self.room.boundary.pid, signal.SIGCONT, spare=frozenset(stay))
