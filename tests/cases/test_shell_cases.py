@@ -13,7 +13,8 @@ from grounds import PROCESS, SANDBOX, Case, Ended, Table, completed, timed_out
 import hosts
 from deadstop.results import ToolResult
 
-table = Table()
+# The four hosts, and of the two sandboxes the ordinary user's: tests/sandboxes runs these cases as root's.
+table = Table([*PROCESS, SANDBOX[-1]])
 case = table.case
 
 PROMPT_ENV_OFF = "--no-env-defaults"

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from grounds import (
-    EVERYWHERE,
     INPUTS,
     PROCESS,
+    SPREAD,
     VALIDATOR,
     Ended,
     check,
@@ -72,7 +72,7 @@ def prompted(host: hosts.Host, isolation: str, *options: str, timeout: float) ->
         os.close(writer)
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_08_a_prompt_on_an_open_input_is_seen_for_what_it_is(host: hosts.Host, isolation: str) -> None:
     ended = prompted(host, isolation, timeout=1)
     check(ended)
@@ -82,7 +82,7 @@ def test_08_a_prompt_on_an_open_input_is_seen_for_what_it_is(host: hosts.Host, i
     assert ended.result["hint"]
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_08_waiting_for_input_can_end_it_well_before_the_limit(host: hosts.Host, isolation: str) -> None:
     ended = prompted(host, isolation, "--on-input-wait", "kill", timeout=10)
     check(ended)
@@ -102,7 +102,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_09_the_terminal_of_the_supervisor_is_out_of_reach(host: hosts.Host, isolation: str) -> None:
     own = marked(host)
     master, slave = os.openpty()
@@ -135,7 +135,7 @@ def memory_peak(pid: int) -> int | None:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:")), None)
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 @pytest.mark.parametrize("name", ["11-yes-flood.sh", "82-reprompt-loop-on-eof.sh"])
 def test_11_82_a_flood_does_not_fill_the_supervisor(host: hosts.Host, isolation: str, name: str) -> None:
     own = marked(host)
@@ -161,7 +161,7 @@ def test_11_82_a_flood_does_not_fill_the_supervisor(host: hosts.Host, isolation:
         assert "* Project name: " in stdout["tail"]
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_82_asking_again_for_ever_is_recognised(host: hosts.Host, isolation: str) -> None:
     ended = run(host, isolation, ["bash", "-c", text("82-reprompt-loop-on-eof.sh")])
     check(ended)
@@ -187,7 +187,7 @@ def outcome(host: hosts.Host, script: str, *arguments: str) -> tuple[int, str, s
     return process.returncode, out.decode(), err.decode()
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_26_a_word_that_is_too_long_is_refused_before_the_start(
     host: hosts.Host, isolation: str, tmp_path: Path
 ) -> None:
@@ -207,7 +207,7 @@ def test_26_a_word_that_is_too_long_is_refused_before_the_start(
 # -- 27: a C locale --------------------------------------------------------------------------------------------------
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_27_the_locale_of_the_supervisor_does_not_matter(host: hosts.Host, isolation: str) -> None:
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     ended = run(host, isolation, ["printf", "%s", "stra\u00dfe-\u03b2"], env=locale)
@@ -255,7 +255,7 @@ def test_72_a_clean_up_with_a_limit_of_its_own_does_not_delay_the_outer_end(host
 # -- 73: the supervisor does not run ---------------------------------------------------------------------------------
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 @pytest.mark.parametrize(
     "payload", ["sleep 30", "trap '' TERM; echo; while :; do sleep 0.1; done"], ids=["sleep", "stubborn"]
 )
@@ -293,7 +293,7 @@ def test_73_after_a_stop_of_the_supervisor_the_overdue_call_is_killed_at_once(
 # -- 74, 76: who started it ------------------------------------------------------------------------------------------
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 def test_74_a_parent_that_ignores_sigchld_does_not_cost_the_exit_code(host: hosts.Host, isolation: str) -> None:
     own = marked(host)
     words = words_for(host, isolation, ["sh", "-c", "exit 3"], timeout=2)
@@ -309,7 +309,7 @@ def test_74_a_parent_that_ignores_sigchld_does_not_cost_the_exit_code(host: host
     own.no_survivors()
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 @pytest.mark.parametrize(
     "payload", ["trap '' TERM; while :; do sleep 0.1; done", "kill -9 0"], ids=["stubborn", "kill-group"]
 )
@@ -329,7 +329,7 @@ def test_76_a_kill_never_reaches_the_group_of_the_host(host: hosts.Host, isolati
 # -- 83: the processors are busy -------------------------------------------------------------------------------------
 
 
-@on(EVERYWHERE)
+@on(SPREAD)
 @pytest.mark.alone
 def test_83_the_limit_is_kept_under_full_load(host: hosts.Host, isolation: str) -> None:
     spin = ["timeout", "-s", "KILL", "6", "sh", "-c", "while :; do :; done"]

@@ -148,6 +148,8 @@ def require(case: Case) -> None:
         pytest.skip(f"this host has no {', '.join(lacking)} in {SYSTEM_PATH}")
 
 
+# Of root's the same room is used by every test of a kept sandbox.
+@pytest.mark.parametrize("starter", ["user"], indirect=True)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_it_works(starter: Any, case: Case) -> None:
     require(case)

@@ -134,7 +134,8 @@ class Rounds:
         self._create()
         self._wait_a_while(0.3)
         assert self.server.process is not None
-        children = Path(f"/proc/{self.server.process.pid}/task/{self.server.process.pid}/children").read_text().split()
+        tasks = Path(f"/proc/{self.server.process.pid}/task").iterdir()  # any of its threads may have started it
+        children = [pid for task in tasks for pid in (task / "children").read_text().split()]
         for pid in children:
             _kill(int(pid))
         eventually(GONE_S, lambda: not self.server.live() or not self._collect())
