@@ -140,7 +140,7 @@ class Registry:
         self.records[record.id] = record
         path = os.path.join(self.folder, f"{record.id}.json")
         with open(f"{path}.new", "w", encoding="utf-8") as file:
-            json.dump({"version": VERSION, **asdict(record)}, file)
+            file.write(json.dumps({"version": VERSION, **asdict(record)}))
         os.replace(f"{path}.new", path)
 
     def forget(self, record: Record) -> None:

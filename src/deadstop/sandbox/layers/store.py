@@ -293,7 +293,7 @@ def new_id(prefix: str) -> str:
 def write_record(path: str, record: dict[str, Any]) -> None:
     """Complete or not at all."""
     with open(f"{path}.new", "w") as file:
-        json.dump(record, file)
+        file.write(json.dumps(record))
     os.replace(f"{path}.new", path)
 
 
