@@ -10,6 +10,9 @@ import pytest
 
 from hosts import Host
 
+# Of one kind with namespaces and one without; tests/cases and tests/library/test_supervisor_life.py have them all.
+HOSTS = ("user", "no-userns-no-cgroup")
+
 Result = dict[str, Any]
 
 

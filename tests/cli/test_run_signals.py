@@ -15,6 +15,9 @@ import pytest
 
 from hosts import Host, within
 
+# Of one kind with namespaces and one without; tests/cases and tests/library/test_supervisor_life.py have them all.
+HOSTS = ("user", "no-userns-no-cgroup")
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PIPES: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 ROUNDS = 10

@@ -21,6 +21,9 @@ import pytest
 
 from hosts import Host
 
+# Of one kind with namespaces and one without; tests/cases and tests/library/test_supervisor_life.py have them all.
+HOSTS = ("user", "no-userns-no-cgroup")
+
 PIPES: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 LOOK = (
     "import os, fcntl; print([os.isatty(fd) for fd in (0, 1, 2)], os.get_terminal_size());"

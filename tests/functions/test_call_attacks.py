@@ -11,6 +11,9 @@ from calling import facts, run
 import hosts
 from hosts import Host
 
+# Of one kind with namespaces and one without; tests/cases and tests/library/test_supervisor_life.py have them all.
+HOSTS = ("user", "no-userns-no-cgroup")
+
 Told = dict[str, Any]
 NAMES = list(hosts.available())
 two_hosts = pytest.mark.parametrize("host", hosts.each_kind(), indirect=True)

@@ -12,6 +12,9 @@ from calling import at_most, facts, measured, measured_once
 import hosts
 from hosts import Host
 
+# Of one kind with namespaces and one without; tests/cases and tests/library/test_supervisor_life.py have them all.
+HOSTS = ("user", "no-userns-no-cgroup")
+
 TAIL = 65_536
 SIGNALS = {
     "segfault": signal.SIGSEGV, "killed": signal.SIGKILL, "term": signal.SIGTERM, "abort": signal.SIGABRT,

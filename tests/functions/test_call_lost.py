@@ -19,6 +19,9 @@ from calling import BESIDE_S, at_most, measured_once, start
 import hosts
 from hosts import Host
 
+# Of one kind with namespaces and one without; tests/cases and tests/library/test_supervisor_life.py have them all.
+HOSTS = ("user", "no-userns-no-cgroup")
+
 ANSWER_S = 1.5  # beyond its limit, for a call whose supervisor says nothing, even when asked
 
 

@@ -9,6 +9,9 @@ from calling import at_most, facts, measured, measured_once
 
 from hosts import Host
 
+# Of one kind with namespaces and one without; tests/cases and tests/library/test_supervisor_life.py have them all.
+HOSTS = ("user", "no-userns-no-cgroup")
+
 
 def ended_by_soft(host: Host, result: dict[str, Any], seconds: float = 0.15) -> None:
     assert result["status"] == "timeout", result

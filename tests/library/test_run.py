@@ -22,6 +22,9 @@ import deadstop
 from deadstop import CancelToken, ToolResult, UsageError, run
 from hosts import Host
 
+# Of one kind with namespaces and one without; tests/cases and tests/library/test_supervisor_life.py have them all.
+HOSTS = ("user", "no-userns-no-cgroup")
+
 
 def test_a_command_completes(host: Host) -> None:
     got = ask(

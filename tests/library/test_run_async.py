@@ -16,6 +16,9 @@ import deadstop
 from deadstop import CancelToken, ToolResult, ToolTimeoutError, run_async
 from hosts import Host
 
+# Of one kind with namespaces and one without; tests/cases and tests/library/test_supervisor_life.py have them all.
+HOSTS = ("user", "no-userns-no-cgroup")
+
 
 @asynccontextmanager
 async def heartbeat() -> AsyncIterator[list[float]]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import Any
 
@@ -44,6 +45,7 @@ def test_made_found_and_ended(front: Front) -> None:
     document = made.json
     assert made.headers["Location"] == f"{ROOT}/{document['id']}"
     assert document["status"] == "running" and document["end"] is None and 99 < document["time_left_s"] <= 100
+    assert document["owner"] in ({"uid": os.geteuid()}, {"address": "127.0.0.1"})
     for ref in (document["id"], "one"):
         assert front.ask("GET", f"{ROOT}/{ref}").json["id"] == document["id"]
     listed = front.ask("GET", f"{ROOT}?metadata.task=42&state=live").json["items"]

@@ -27,7 +27,7 @@ from server_process import Serving, eventually, serving
 
 import hosts
 
-ROUNDS = int(os.environ.get("DEADSTOP_ROUNDS", "30"))
+ROUNDS = int(os.environ.get("DEADSTOP_ROUNDS", "20"))
 SEED = int(os.environ.get("DEADSTOP_SEED", "4"))
 PATIENCE = {"attach_grace_s": 1.0}
 VICTIMS = ["client"] * 9 + ["payload"] * 5 + ["server"] * 3 + ["boundary"] * 2 + ["supervisor"]

@@ -99,7 +99,7 @@ class Forks:
             from_snapshot=None, ttl_s=max(left, 0.001), attached=attached,
         )  # fmt: skip
         return self.host.register(
-            wish, expires_boot=parent.record.expires_boot, parent=parent.id, tree_id=tree_id,
+            wish, expires_boot=parent.record.expires_boot, parent=parent.id, owner=parent.record.owner, tree_id=tree_id,
         )  # fmt: skip
 
     async def promote(

@@ -151,8 +151,11 @@ class Host:
 
     # -- making ------------------------------------------------------------------------------------------------------
 
-    async def create(self, wish: Wish, key: str | None = None) -> Sandbox:
-        """A new sandbox, running. Raises CapacityError before anything is made, BoundaryUnavailable, NotFound."""
+    async def create(self, wish: Wish, key: str | None = None, owner: dict[str, Any] | None = None) -> Sandbox:
+        """A new sandbox, running; `owner` says for whom, and is in its record.
+
+        Raises CapacityError before anything is made, BoundaryUnavailable, NotFound.
+        """
         document = wish_document(wish)
         mark = None if key is None else f"{key} {fingerprint(document)}"
         if key is not None and not self._keys.knows(key):
@@ -161,16 +164,16 @@ class Host:
                     return each
                 if each.record.key and each.record.key.startswith(f"{key} ") and each.record.pid:
                     raise KeyConflict(key)
-        return await self._keys.once(key, document, lambda: self._create(wish, mark))
+        return await self._keys.once(key, document, lambda: self._create(wish, mark, owner))
 
-    async def _create(self, wish: Wish, mark: str | None) -> Sandbox:
+    async def _create(self, wish: Wish, mark: str | None, owner: dict[str, Any] | None = None) -> Sandbox:
         """`mark` is the key of the request with its fingerprint."""
         self.check_open()
         began = time.monotonic()
         asked, wish = wish, self._settled(wish)
         admission.admit(self.settings, wish, len(self.live()), 1, self.memory_promised())
         taken = None if wish.from_snapshot else self.warm.take(wish)
-        sandbox = self.register(wish, key=mark, clamped=wish.ttl_s < asked.ttl_s)
+        sandbox = self.register(wish, key=mark, clamped=wish.ttl_s < asked.ttl_s, owner=owner or {})
         await make(sandbox, taken)
         self.on_create(sandbox, time.monotonic() - began)
         return sandbox
@@ -244,7 +247,7 @@ class Host:
         )
 
         async def again() -> Sandbox:
-            made = await self._create(wish, None)
+            made = await self._create(wish, None, record.owner)
             made.record.resumed_from, record.resumed_as = old.id, made.id
             made.record.last_snapshot = record.last_snapshot
             self.save(made.record)

@@ -65,6 +65,7 @@ class Sandbox(Document):
     persistent: bool
     on_expiry: Literal["kill", "snapshot"]
     attached: bool
+    owner: dict[str, int | str]  # uid of a unix peer, or address of a TCP one
     metadata: dict[str, str]
     cpu: int
     memory_mb: int

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from asyncio import BaseTransport
+
 from .. import documents as doc
+from ..access import peer_uid
 from ..bodies import CreateSandbox, Extend, ListQuery, NoQuery, PatchLifecycle
 from ..front import Call
 from ..replies import Reply
@@ -18,10 +21,19 @@ _SANDBOX = {200: Answer(doc.Sandbox, "the sandbox")}
 async def create_sandbox(call: Call[CreateSandbox, NoQuery]) -> Reply:
     body = call.body
     wish = body.wish(call.settings.defaults_for(body.template if isinstance(body.template, str) else None))
-    sandbox = await call.host.create(wish, key=call.key)
+    sandbox = await call.host.create(wish, key=call.key, owner=_owner(call.request.transport))
     if call.gone and call.key is None:  # nobody knows of it, and nobody can ask
         await sandbox.kill("owner_gone", "its creator went away before it was told of it")
     return Reply(sandbox.document(), 201, {"Location": f"{ROOT}/{sandbox.id}"})
+
+
+def _owner(transport: BaseTransport | None) -> dict[str, int | str]:
+    """Who asked, as far as the connection says."""
+    uid = peer_uid(transport)
+    if uid is not None:
+        return {"uid": uid}
+    peer = None if transport is None else transport.get_extra_info("peername")
+    return {"address": str(peer[0])} if peer else {}
 
 
 async def list_sandboxes(call: Call[None, ListQuery]) -> Reply:
