@@ -85,6 +85,11 @@ def now_iso() -> str:
     return f"{text}.{ms:03d}Z"
 
 
+def boottime() -> float:
+    """CLOCK_BOOTTIME, in seconds: it goes on while the machine sleeps, and no setting of the time moves it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def iso(when: float) -> str:
     """A point of the wall clock in the same form."""
     seconds, ms = divmod(round(when * 1000), 1000)

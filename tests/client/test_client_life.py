@@ -19,7 +19,8 @@ import pytest
 
 import deadstop
 from deadstop.client.hooks import Hooks
-from deadstop.client.view import View, boottime
+from deadstop.client.view import View
+from deadstop.clock import boottime
 from deadstop.errors import NotFound, SandboxPaused, ServerUnreachable
 from hosts import SOURCE, within
 from serving import Served

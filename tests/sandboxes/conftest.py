@@ -9,6 +9,7 @@ from typing import Any
 
 import keeping
 import pytest
+from layerbox import LayerBox, kinds, layer_box
 
 import hosts
 
@@ -74,3 +75,16 @@ def _no_keepers_left(_made_hosts: dict[str, hosts.Host | str]) -> Iterator[None]
     yield
     for key in list(_keepers):
         _keepers.pop(key).close()
+
+
+@pytest.fixture(params=kinds())
+def box(request: pytest.FixtureRequest) -> Iterator[LayerBox]:
+    with layer_box(request.param) as made:
+        yield made
+
+
+@pytest.fixture(params=kinds())
+def swift_box(request: pytest.FixtureRequest) -> Iterator[LayerBox]:
+    """In memory, where 5000 directories are made in no time."""
+    with layer_box(request.param, swift=True) as made:
+        yield made

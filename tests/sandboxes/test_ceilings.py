@@ -11,10 +11,10 @@ import time
 
 from keeper import LATE_S, Bench, boottime, on, refused, until
 
+from deadstop.boundary.reaper import pid_of
 from deadstop.errors import CapacityError, UsageError
 from deadstop.results import Status
 from deadstop.sandbox.host import Host
-from deadstop.sandbox.link import pid_behind
 from deadstop.sandbox.states import State
 from deadstop.sandbox.wishes import MIB
 
@@ -210,7 +210,7 @@ async def test_a_dead_one_is_not_given_out(keeper: Bench) -> None:
     async with bench.another_host(warm=2, memory=256 * MIB) as host:
         await ready(host, 2)
         first = host.warm._ready[0]
-        pid = pid_behind(first.link.channel.root)
+        pid = pid_of(first.link.channel.root)
         os.kill(pid, signal.SIGKILL)
         await until(lambda: first.gone or first.link.closed, 5)
         sandbox = await bench.create(host=host)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from layerbox import CANARY, LayerBox, exchange, kind_of, kinds, layer_box
+from layerbox import CANARY, LayerBox, exchange, kind_of
 
 from deadstop.errors import FileProblem
 
@@ -26,19 +26,6 @@ def rounds(least: int, most: int, seconds: float = 2.0) -> Iterator[int]:
         if number >= least and time.monotonic() > end:
             return
         yield number
-
-
-@pytest.fixture(params=kinds())
-def box(request: pytest.FixtureRequest) -> Iterator[LayerBox]:
-    with layer_box(request.param) as made:
-        yield made
-
-
-@pytest.fixture(params=kinds())
-def swift_box(request: pytest.FixtureRequest) -> Iterator[LayerBox]:
-    """In memory, where 5000 directories are made in no time."""
-    with layer_box(request.param, swift=True) as made:
-        yield made
 
 
 def set_stage(box: LayerBox) -> Callable[[], None]:

@@ -8,26 +8,12 @@ import os
 import random
 import socket
 import tarfile
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from layerbox import LayerBox, kind_of, kinds, layer_box
+from layerbox import LayerBox, kind_of
 
 from deadstop.errors import FileProblem, UsageError
-
-
-@pytest.fixture(params=kinds())
-def box(request: pytest.FixtureRequest) -> Iterator[LayerBox]:
-    with layer_box(request.param) as made:
-        yield made
-
-
-@pytest.fixture(params=kinds())
-def swift_box(request: pytest.FixtureRequest) -> Iterator[LayerBox]:
-    """In memory, where 5000 directories are made in no time."""
-    with layer_box(request.param, swift=True) as made:
-        yield made
 
 
 def tree(box: LayerBox) -> bytes:

@@ -11,28 +11,14 @@ import socket
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from layerbox import LayerBox, kind_of, kinds, layer_box
+from layerbox import LayerBox, kind_of
 
 from deadstop.errors import FileProblem, UsageError
 from deadstop.sandbox.files import Files, decode_path
 from hosts import Host
-
-
-@pytest.fixture(params=kinds())
-def box(request: pytest.FixtureRequest) -> Iterator[LayerBox]:
-    with layer_box(request.param) as made:
-        yield made
-
-
-@pytest.fixture(params=kinds())
-def swift_box(request: pytest.FixtureRequest) -> Iterator[LayerBox]:
-    """In memory, where 5000 directories are made in no time."""
-    with layer_box(request.param, swift=True) as made:
-        yield made
-
 
 # -- one file --------------------------------------------------------------------------------------------------------
 

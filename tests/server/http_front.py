@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from server_process import UnixConnection
 
 from hosts import Host, available, make
 
@@ -37,17 +38,6 @@ def ready(listening):
     print(json.dumps(told), flush=True)
 asyncio.run(serve(Settings(host=host, **given), ready))
 """
-
-
-class Unix(http.client.HTTPConnection):
-    def __init__(self, path: str, seconds: float) -> None:
-        super().__init__("localhost", timeout=seconds)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
 
 
 @dataclass
@@ -93,7 +83,7 @@ class Front:
     def connection(self, *, tcp: bool = False, seconds: float = 20.0) -> http.client.HTTPConnection:
         if tcp:
             return http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
-        return Unix(self.socket, seconds)
+        return UnixConnection(self.socket, seconds)
 
     def ask(
         self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None, tcp: bool = False,

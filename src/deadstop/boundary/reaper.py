@@ -40,6 +40,15 @@ def parent_of(pid: int) -> int:
         return 0
 
 
+def pid_of(pidfd: int) -> int:
+    """The process behind a pidfd; 0 when it is gone."""
+    try:
+        with open(f"/proc/self/fdinfo/{pidfd}") as file:
+            return max(0, next((int(line.split()[1]) for line in file if line.startswith("Pid:")), 0))
+    except OSError:
+        return 0
+
+
 def parents() -> dict[int, int]:
     return {int(name): parent_of(int(name)) for name in os.listdir("/proc") if name.isdigit()}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from .. import clock
+from ..clock import boottime
 from ..errors import DeadstopError, NotFound, SandboxEnded
 from ..executor.prepare import DEFAULT, Default
 from ..results import Receipt, ToolResult
@@ -22,7 +23,7 @@ from .holding import Holding
 from .hooks import STOP_MOST_S, Hooks
 from .process import AsyncProcess, AsyncSession
 from .running import Budgeted, Piece, Running, whole
-from .view import Known, View, boottime
+from .view import Known, View
 
 if TYPE_CHECKING:
     from ..executor.tool import Call

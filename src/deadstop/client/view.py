@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
+from ..clock import boottime
 from ..contract import receipt_from_dict
 from ..results import Receipt
-
-
-def boottime() -> float:
-    """The clock that lives are kept on: it goes on while the host sleeps, and nobody can set it."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class View:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..clock import boottime
 from ..results import Status
 from .commands import compose
 from .execs import Exec
 from .layers import Layer
 from .link import life, open_boundary, start_command
 from .making import place_of
-from .records import boottime
 from .wishes import ExecWish, Wish
 
 if TYPE_CHECKING:

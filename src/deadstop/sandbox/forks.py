@@ -8,11 +8,11 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
+from ..clock import boottime
 from ..errors import InvalidLimit, NotAllowed
 from . import admission
 from .keys import Keys
 from .making import make
-from .records import boottime
 from .snapshots import capture
 from .states import End
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from .records import boottime
+from ..clock import boottime
 from .states import End, State
 from .wishes import ExecWish
 

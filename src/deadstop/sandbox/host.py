@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+from ..clock import boottime
 from ..errors import CapacityError, DeadstopError, KeyConflict, NotAllowed, NotFound
 from . import admission
 from .building import run_step
@@ -27,7 +28,7 @@ from .keys import Keys, fingerprint
 from .layers import Layer, Store, open_store
 from .making import make, prepare
 from .outputs import Outputs
-from .records import Record, Registry, boot_id, boottime, start_time, wish_document, wish_of
+from .records import Record, Registry, boot_id, start_time, wish_document, wish_of
 from .sandbox import Sandbox
 from .settings import Settings
 from .snapshots import Snapshots

@@ -186,15 +186,6 @@ def extend_text(expires_at: float, ttl: float, idle: float | None) -> str:
     return json.dumps(life(expires_at, ttl, idle))
 
 
-def pid_behind(pidfd: int) -> int:
-    """The process behind a pidfd; 0 when it is gone."""
-    try:
-        with open(f"/proc/self/fdinfo/{pidfd}") as file:
-            return max(0, next((int(line.split()[1]) for line in file if line.startswith("Pid:")), 0))
-    except OSError:
-        return 0
-
-
 def holder_of(init: int) -> int:
     """bubblewrap's holder in a new boundary, while nothing of a payload's is in it: it sees the files as they do."""
     for pid in descendants(init):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import wire
 from ..boundary.policy import BASE_ENVIRONMENT
+from ..boundary.reaper import pid_of
 from ..errors import SandboxEnded
 from ..model import Files, Limits, Place
 from .layers import Image, Layer
-from .link import Link, extend_text, life, open_boundary, pid_behind
+from .link import Link, extend_text, life, open_boundary
 from .records import start_time
 from .states import End, State
 
@@ -66,7 +67,7 @@ async def make(sandbox: Sandbox, taken: Made | None = None, image: Image | None 
     except BaseException as problem:
         failed(sandbox, problem)
         raise
-    record.pid = pid_behind(made.link.channel.root)
+    record.pid = pid_of(made.link.channel.root)
     record.pid_start = start_time(record.pid)
     record.boot_ms = round((time.monotonic() - began) * 1000)
     record.move(State.RUNNING)

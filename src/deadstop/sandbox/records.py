@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ..boundary.cgroup import read
+from ..clock import boottime
 from .states import End, State, check
 from .wishes import Hooks, Wish
 
@@ -89,10 +90,6 @@ def wish_of(document: dict[str, Any]) -> Wish:
     """Raises what a document raises that is none."""
     hooks, defaulted = Hooks(**document["hooks"]), tuple(document.get("defaulted", ()))
     return Wish(**{**document, "hooks": hooks, "defaulted": defaulted})
-
-
-def boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def boot_id() -> str:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, wire
+from ..clock import boottime
 from ..errors import NotAllowed, SandboxEnded, SandboxPaused
 from ..results import Status
 from . import commands
@@ -25,7 +26,7 @@ from .files import Files
 from .hooks import Hooked
 from .keys import Keys
 from .link import Link, SupervisorLost, extend_text, holder_of, shown_gone
-from .records import Record, boottime
+from .records import Record
 from .sessions import Sessions
 from .states import DETAILS, End, State
 from .wishes import ExecWish, Wish, check_seconds

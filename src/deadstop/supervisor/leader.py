@@ -7,8 +7,8 @@ import os
 import signal
 from collections.abc import Callable
 
+from ..boundary.reaper import pid_of
 from .loop import Loop
-from .verdict import pid_of
 
 PIDFD_SIGNAL_PROCESS_GROUP = 4
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from .. import clock
 from ..boundary import timers
+from ..clock import boottime
 from ..results import FiredLimit
 from .call import EVIDENCE_S
 
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
 TIDY_FROM = 256  # entries of the heap
 LOOKED_AT = 16  # commands of one boundary whose evidence is read at its end
-
-
-def boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Lives:

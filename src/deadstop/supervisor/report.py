@@ -85,7 +85,7 @@ class Record:
             self.evidence_s = clock.monotonic() - self.evidence_at
 
     def leave_behind(self, pids: list[int]) -> None:
-        """What a completed command left running; it is killed now."""
+        """What a completed command left running: killed with its boundary, or living on in one that is kept."""
         self.processes = len(pids)
         self.leftover = leftover_names(pids)
 

@@ -52,12 +52,3 @@ def of_lost(call: Call) -> Verdict:
     if group and group.out_of_memory_kills():
         return Status.RESOURCE_LIMIT, None, FiredLimit("memory", None, "given")
     return Status.CRASHED, None, None
-
-
-def pid_of(pidfd: int) -> int:
-    """Host pid behind a pidfd; 0 when the process is gone."""
-    with open(f"/proc/self/fdinfo/{pidfd}") as file:
-        for line in file:
-            if line.startswith("Pid:"):
-                return max(0, int(line.split()[1]))
-    return 0

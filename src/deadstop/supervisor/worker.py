@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import clock, wire
 from ..boundary import timers
-from ..boundary.reaper import signal_tree
+from ..boundary.reaper import pid_of, signal_tree
 from ..packing import GONE, TOLD, Port
 from ..results import FiredLimit, Status, ToolResult
 from ..slots import Slot
@@ -32,7 +32,6 @@ from .output import DRAIN_BYTES, Pump
 from .report import leftover_names
 from .room import Room
 from .sight import DIAGNOSE_S, Sight
-from .verdict import pid_of
 from .worker_result import result_of
 
 if TYPE_CHECKING:

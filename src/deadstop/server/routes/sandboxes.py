@@ -68,7 +68,7 @@ async def extend_sandbox(call: Call[Extend, NoQuery]) -> Reply:
 
 
 async def get_lifecycle(call: Call[None, NoQuery]) -> Reply:
-    return Reply(_lifecycle(call))
+    return Reply(call.sandbox.lifecycle())
 
 
 async def patch_lifecycle(call: Call[PatchLifecycle, NoQuery]) -> Reply:
@@ -77,18 +77,12 @@ async def patch_lifecycle(call: Call[PatchLifecycle, NoQuery]) -> Reply:
         await sandbox.set_ttl(body.ttl_seconds)
     if isinstance(body.persistent, bool):
         await sandbox.set_persistent(body.persistent)
-    return Reply(_lifecycle(call))
+    return Reply(call.sandbox.lifecycle())
 
 
 async def list_ports(call: Call[None, NoQuery]) -> Reply:
     call.host.find(call.path["ref"])
     return Reply({"ports": []})
-
-
-def _lifecycle(call: Call[PatchLifecycle, NoQuery] | Call[None, NoQuery]) -> dict[str, object]:
-    document = call.sandbox.document()
-    kept = ("ttl_seconds", "persistent", "expires_at", "time_left_s", "status")
-    return {**{name: document[name] for name in kept}, "idle_seconds": document["idle_timeout_s"]}
 
 
 ROUTES = (
