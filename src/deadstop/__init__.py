@@ -6,10 +6,12 @@ Layers, low to high; a module imports only from lower ones (docs/design.md):
     0  model  results  errors  clock        words: frozen data, no I/O
     1  deadlines  budget  cancel  wire      arithmetic and small state
     2  boundary/                            where code runs: start, watch, evidence, kill, proof
+    2  ledger/                              what happened: operations, attempts, evidence, the log
     3  executor/  guard/                    how a call is asked for and its result fetched; early refusals
     4  supervisor/  worker/                 the process that keeps deadlines and kills; those that run functions
     5  sandbox/                             sandboxes with a life of their own, no HTTP
     6  server/  client/                     the same over HTTP, and its Python client
+    6  effects/  testing/                   HTTP and SSH effects, the reconciler, delivery; an authority for tests
     6  adapters/  compat/                   faces for frameworks, one file each
     7  cli/
 
@@ -31,20 +33,32 @@ if TYPE_CHECKING:
     from .deadlines import deadline as deadline
     from .deadlines import remaining as remaining
     from .deferred import defer as defer
+    from .errors import Accepted as Accepted
     from .errors import BoundaryUnavailable as BoundaryUnavailable
     from .errors import CapacityError as CapacityError
     from .errors import DeadstopError as DeadstopError
+    from .errors import EffectError as EffectError
     from .errors import FileProblem as FileProblem
+    from .errors import IllegalTransition as IllegalTransition
     from .errors import InternalError as InternalError
     from .errors import InvalidLimit as InvalidLimit
     from .errors import KeyConflict as KeyConflict
+    from .errors import LedgerBroken as LedgerBroken
+    from .errors import LedgerError as LedgerError
+    from .errors import LedgerUnavailable as LedgerUnavailable
+    from .errors import MissingExtra as MissingExtra
     from .errors import NotAllowed as NotAllowed
     from .errors import NotFound as NotFound
+    from .errors import NotSent as NotSent
+    from .errors import OperationConflict as OperationConflict
+    from .errors import OperationNotFound as OperationNotFound
     from .errors import OutcomeUnknown as OutcomeUnknown
+    from .errors import Rejected as Rejected
     from .errors import SandboxEnded as SandboxEnded
     from .errors import SandboxError as SandboxError
     from .errors import SandboxPaused as SandboxPaused
     from .errors import ServerUnreachable as ServerUnreachable
+    from .errors import StaleClaim as StaleClaim
     from .errors import ToolCancelledError as ToolCancelledError
     from .errors import ToolCrashedError as ToolCrashedError
     from .errors import ToolError as ToolError
@@ -58,6 +72,8 @@ if TYPE_CHECKING:
     from .executor.batch import batch as batch
     from .executor.batch import batch_async as batch_async
     from .executor.boundary import Boundary as Boundary
+    from .executor.declared import UnansweredEffect as UnansweredEffect
+    from .executor.decorator import tool as tool
     from .executor.function import call as call
     from .executor.function_async import call_async as call_async
     from .executor.kept import KeptWorker as KeptWorker
@@ -69,15 +85,49 @@ if TYPE_CHECKING:
     from .executor.soft import SoftLimit as SoftLimit
     from .executor.tool import Call as Call
     from .executor.tool import Tool as Tool
-    from .executor.tool import tool as tool
+    from .ledger.definition import Effect as Effect
+    from .ledger.ledger import Ledger as Ledger
+    from .ledger.queries import FunctionQuery as FunctionQuery
+    from .ledger.queries import HttpQuery as HttpQuery
+    from .ledger.queries import SqlQuery as SqlQuery
+    from .ledger.queries import SshQuery as SshQuery
+    from .ledger.records import Finding as Finding
+    from .ledger.states import Verdict as Verdict
     from .messages import check as check
     from .messages import progress as progress
     from .model import Isolation as Isolation
+    from .operation import Acting as Acting
+    from .operation import Operation as Operation
+    from .operation import acting as acting
     from .results import Progress as Progress
     from .results import Status as Status
     from .results import ToolResult as ToolResult
 
 _HOME = {
+    "Effect": "ledger.definition",
+    "Operation": "operation",
+    "Acting": "operation",
+    "acting": "operation",
+    "Ledger": "ledger.ledger",
+    "HttpQuery": "ledger.queries",
+    "SqlQuery": "ledger.queries",
+    "SshQuery": "ledger.queries",
+    "FunctionQuery": "ledger.queries",
+    "Finding": "ledger.records",
+    "Verdict": "ledger.states",
+    "UnansweredEffect": "executor.declared",
+    "Accepted": "errors",
+    "EffectError": "errors",
+    "IllegalTransition": "errors",
+    "LedgerBroken": "errors",
+    "LedgerError": "errors",
+    "LedgerUnavailable": "errors",
+    "MissingExtra": "errors",
+    "NotSent": "errors",
+    "OperationConflict": "errors",
+    "OperationNotFound": "errors",
+    "Rejected": "errors",
+    "StaleClaim": "errors",
     "AsyncSandbox": "client.asynchronous",
     "Sandbox": "client.synchronous",
     "__version__": "_version",
@@ -92,7 +142,7 @@ _HOME = {
     "Call": "executor.tool",
     "KeptWorker": "executor.kept",
     "Tool": "executor.tool",
-    "tool": "executor.tool",
+    "tool": "executor.decorator",
     "call": "executor.function",
     "call_async": "executor.function_async",
     "progress": "messages",
@@ -134,6 +184,8 @@ _HOME = {
 }
 
 __all__ = [
+    "Accepted",
+    "Acting",
     "AsyncSandbox",
     "Boundary",
     "BoundaryUnavailable",
@@ -141,23 +193,42 @@ __all__ = [
     "CancelToken",
     "CapacityError",
     "DeadstopError",
+    "Effect",
+    "EffectError",
     "FileProblem",
+    "Finding",
+    "FunctionQuery",
+    "HttpQuery",
+    "IllegalTransition",
     "InternalError",
     "InvalidLimit",
     "Isolation",
     "KeptWorker",
     "KeyConflict",
+    "Ledger",
+    "LedgerBroken",
+    "LedgerError",
+    "LedgerUnavailable",
+    "MissingExtra",
     "NotAllowed",
     "NotFound",
+    "NotSent",
+    "Operation",
+    "OperationConflict",
+    "OperationNotFound",
     "OutcomeUnknown",
     "Progress",
     "RaceResult",
+    "Rejected",
     "Sandbox",
     "SandboxEnded",
     "SandboxError",
     "SandboxPaused",
     "ServerUnreachable",
     "SoftLimit",
+    "SqlQuery",
+    "SshQuery",
+    "StaleClaim",
     "Status",
     "Task",
     "Tool",
@@ -171,8 +242,11 @@ __all__ = [
     "ToolSignaledError",
     "ToolStartError",
     "ToolTimeoutError",
+    "UnansweredEffect",
     "UsageError",
+    "Verdict",
     "__version__",
+    "acting",
     "batch",
     "batch_async",
     "call",
@@ -191,7 +265,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in ("deferred", "guard"):
+    if name in ("deferred", "guard", "effects", "ledger", "testing"):
         return importlib.import_module(f".{name}", __name__)
     try:
         home = _HOME[name]

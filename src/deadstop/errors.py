@@ -15,6 +15,18 @@ DeadstopError
 |   |-- CapacityError                    no room for another; nothing was made. `.retry_after` where waiting can help
 |   |-- FileProblem                      a path that is missing, outside, of the wrong kind, or too large
 |   `-- ServerUnreachable                no server answered
+|-- EffectError                          raised by a tool with effects, to say what it knows about them
+|   |-- NotSent                          surely nothing has left: it did not happen
+|   |-- Rejected                         the authority refused it: it did not happen
+|   `-- Accepted                         the authority took it and is not done
+|-- LedgerError                          the record of operations
+|   |-- LedgerUnavailable                it cannot be opened, or not written to; `.fix` says what would change that
+|   |-- LedgerBroken                     it is not what was written: its log, its checkpoints or its state disagree
+|   |-- IllegalTransition                an operation's state does not allow that
+|   |-- StaleClaim                       somebody else has settled the operation, or its lease is over
+|   |-- OperationConflict                one key, two different requests
+|   `-- OperationNotFound                no such operation
+|-- MissingExtra                         a part of deadstop whose packages are not installed
 `-- ToolError                            a call did not give its result; carries it as `.result`
     |-- ToolTimeoutError (also TimeoutError)
     |-- ToolCancelledError
@@ -34,20 +46,32 @@ if TYPE_CHECKING:
     from .results import ToolResult
 
 __all__ = [
+    "Accepted",
     "BoundaryUnavailable",
     "CapacityError",
     "DeadstopError",
+    "EffectError",
     "FileProblem",
+    "IllegalTransition",
     "InternalError",
     "InvalidLimit",
     "KeyConflict",
+    "LedgerBroken",
+    "LedgerError",
+    "LedgerUnavailable",
+    "MissingExtra",
     "NotAllowed",
     "NotFound",
+    "NotSent",
+    "OperationConflict",
+    "OperationNotFound",
     "OutcomeUnknown",
+    "Rejected",
     "SandboxEnded",
     "SandboxError",
     "SandboxPaused",
     "ServerUnreachable",
+    "StaleClaim",
     "ToolCancelledError",
     "ToolCrashedError",
     "ToolError",
@@ -102,6 +126,126 @@ class BoundaryUnavailable(DeadstopError):
 
 class InternalError(DeadstopError):
     """A defect in deadstop itself, not in the tool and not in the call."""
+
+
+class EffectError(DeadstopError):
+    """Raised by a tool with effects to say what it knows. Anything else that it raises leaves its effect unknown.
+
+    `phase` is how far it had come, `observation` what was seen, `reference` the authority's own name for it,
+    `retry_after` in seconds what the authority asked to wait.
+    """
+
+    def __init__(
+        self, text: str, *, phase: str | None = None, observation: str | None = None, reference: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(text)
+        self.phase, self.observation, self.reference, self.retry_after = phase, observation, reference, retry_after
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _effect_error, (type(self), str(self), self.phase, self.observation, self.reference, self.retry_after)
+
+
+def _effect_error(kind: type[EffectError], text: str, *told: object) -> EffectError:
+    names = ("phase", "observation", "reference", "retry_after")
+    return kind(text, **dict(zip(names, told, strict=True)))  # type: ignore[arg-type]
+
+
+class NotSent(EffectError):
+    """Surely nothing has left this machine: it did not happen, and may be sent again if its definition says so."""
+
+
+class Rejected(EffectError):
+    """The authority refused it, so it did not happen. Sent again unchanged it would be refused again."""
+
+
+class Accepted(EffectError):
+    """The authority has taken it and is not done: unknown until it is looked up under `reference`."""
+
+
+class MissingExtra(DeadstopError, ImportError):
+    """A part of deadstop was used whose packages are not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(what, extra)
+        self.what, self.extra = what, extra
+
+    def __str__(self) -> str:
+        return f"{self.what} needs more packages: pip install 'deadstop[{self.extra}]'"
+
+
+class LedgerError(DeadstopError):
+    """Something asked of the ledger cannot be done."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The ledger cannot be opened, read or written; what was asked has not been done, as far as anybody can say.
+
+    `uncertain` is True where a commit was sent and its answer was lost: read the operation again.
+    """
+
+    def __init__(self, where: str, reason: str, fix: str = "", *, uncertain: bool = False) -> None:
+        super().__init__(where, reason, fix)
+        self.where, self.reason, self.fix, self.uncertain = where, reason, fix, uncertain
+
+    def __str__(self) -> str:
+        text = f"the ledger {self.where} is not available: {self.reason}"
+        return f"{text}; {self.fix}" if self.fix else text
+
+
+class LedgerBroken(LedgerError):
+    """The ledger is not what was written. `problems` locates each, one line."""
+
+    def __init__(self, where: str, problems: tuple[str, ...]) -> None:
+        super().__init__(where, problems)
+        self.where, self.problems = where, problems
+
+    def __str__(self) -> str:
+        return f"the ledger {self.where} is broken: {'; '.join(self.problems)}"
+
+
+class IllegalTransition(LedgerError):
+    """The operation's state does not allow that."""
+
+    def __init__(self, before: str, after: str) -> None:
+        super().__init__(before, after)
+        self.before, self.after = before, after
+
+    def __str__(self) -> str:
+        return f"an operation that is {self.before} cannot become {self.after}"
+
+
+class StaleClaim(LedgerError):
+    """The one who asks no longer holds the operation, which is `state` now. What was brought is kept as evidence."""
+
+    def __init__(self, op_id: str, state: str) -> None:
+        super().__init__(op_id, state)
+        self.op_id, self.state = op_id, state
+
+    def __str__(self) -> str:
+        return f"operation {self.op_id} is no longer held by this run; it is {self.state}"
+
+
+class OperationConflict(LedgerError):
+    """The key belongs to an operation with another fingerprint. Nothing was sent; the attempt is on record."""
+
+    def __init__(self, op_id: str, key: str) -> None:
+        super().__init__(op_id, key)
+        self.op_id, self.key = op_id, key
+
+    def __str__(self) -> str:
+        return f"the idempotency key belongs to operation {self.op_id}, which is a different request"
+
+
+class OperationNotFound(LedgerError):
+    """No such operation."""
+
+    def __init__(self, op_id: str) -> None:
+        super().__init__(op_id)
+        self.op_id = op_id
+
+    def __str__(self) -> str:
+        return f"no such operation: {self.op_id}"
 
 
 class SandboxError(DeadstopError):

@@ -18,17 +18,20 @@ PACKAGE = Path(deadstop.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = {
     0: "model results errors clock plain contract narrate envelope schema _version",
-    1: "deadlines cancel budget amounts saving packing slots closures messages deferred wire places",
-    2: "boundary",
+    1: "deadlines cancel budget amounts saving packing slots closures messages deferred wire places operation",
+    2: "boundary ledger",
     3: "executor guard",
     4: "supervisor worker",
     5: "sandbox",
-    6: "adapters compat client server",
+    6: "adapters compat client effects server testing",
     7: "cli __main__",
 }
 LAYER_OF = {name: number for number, names in LAYERS.items() for name in names.split()}
 SMOLAGENTS = "smolagents _smolagents_errors _smolagents_once _smolagents_values _smolagents_worker"
 THIRD_PARTY = {
+    "ledger/canonical.py": {"rfc8785"},
+    "ledger/signing.py": {"cryptography"},
+    "ledger/postgresql.py": {"psycopg"},
     "cli/completion.py": {"shtab"},
     "closures.py": {"cloudpickle"},
     "cli/tables.py": {"rich"},
@@ -45,6 +48,8 @@ LOADS_BY_COMPUTED_NAMES = {
     *("sandbox/drivers/call.py", "closures.py", "worker/calls.py", "worker/nursery.py", "worker/start.py"),
 }
 FILE_LINES, FUNCTION_LINES = 400, 60
+# Installed by itself on hosts that have no deadstop: one file.
+ALONE = {"effects/remote/deadstop_remote.py"}
 
 
 def name_of(file: Path) -> str:
@@ -173,7 +178,7 @@ def test_the_supervisor_loads_no_asyncio_no_subprocess_and_no_client() -> None:
 
 def test_files_are_short() -> None:
     lengths = {name_of(file): len(file.read_text().splitlines()) for file in FILES}
-    assert {name: length for name, length in lengths.items() if length > FILE_LINES} == {}
+    assert {name: length for name, length in lengths.items() if length > FILE_LINES and name not in ALONE} == {}
 
 
 def test_functions_are_short() -> None:

@@ -149,6 +149,8 @@ class Engine:
         result = self._before(index, call) or self._admit(index, call)
         if result is not None:
             self._finished(index, result)
+        elif call.tool.declared is not None:
+            self._run_effect(index, call)
         elif call.tool.place is None:
             self._run_inline(index, call)
         else:
@@ -234,6 +236,20 @@ class Engine:
             self.running += 1
             context = contextvars.copy_context()
             self._elsewhere(index, None, lambda: context.run(run_inline, call))
+
+    def _run_effect(self, index: int, call: Call) -> None:
+        """In a thread: the ledger is waited for. Cancelling the batch reaches it through a token of its own."""
+        from .function import run_one
+
+        self.busy |= self.resources[index]
+        self.running += 1
+        context = contextvars.copy_context()
+        asked = (
+            call
+            if self.token is None or call.cancel is not None
+            else call.options(cancel=self.token.given, call_id=call.call_id)
+        )
+        self._elsewhere(index, None, lambda: context.run(run_one, asked))
 
     def _elsewhere(self, index: int, flight: Flight | None, work: Callable[[], ToolResult | None]) -> None:
         def body() -> None:

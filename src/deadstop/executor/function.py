@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .. import clock, deadlines
@@ -59,6 +60,14 @@ def run_one(asked: Call) -> ToolResult:
         token = Token(asked.cancel)
         if token.is_set():
             return cancelled_before(asked, token)
+    if asked.tool.declared is not None:
+        from .effects import run_effect
+
+        return run_effect(asked, partial(_run_one, token=token))
+    return _run_one(asked, token)
+
+
+def _run_one(asked: Call, token: Token | None) -> ToolResult:
     if asked.sandbox is not None:
         result: ToolResult = asked.sandbox.run_function(asked)
         return result

@@ -7,6 +7,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .. import clock, deadlines
@@ -46,6 +47,14 @@ async def run_one_async(asked: Call) -> ToolResult:
         token = Token(asked.cancel)
         if token.is_set():
             return cancelled_before(asked, token)
+    if asked.tool.declared is not None:
+        from .effects import run_effect_async
+
+        return await run_effect_async(asked, partial(_run_one, token=token))
+    return await _run_one(asked, token)
+
+
+async def _run_one(asked: Call, token: Token | None) -> ToolResult:
     if asked.sandbox is not None:
         result: ToolResult = await asked.sandbox.run_function_async(asked)
         return result

@@ -52,6 +52,13 @@ class KeptWorker:
             return within_task(asked, self._run_one)
 
     def _run_one(self, asked: Call) -> ToolResult:
+        if asked.tool.declared is not None:
+            from .effects import run_effect
+
+            return run_effect(asked, self._run_here)
+        return self._run_here(asked)
+
+    def _run_here(self, asked: Call) -> ToolResult:
         token = Token(asked.cancel) if asked.cancel is not None else None
         queued = clock.monotonic()
         for _ in range(TRIES):

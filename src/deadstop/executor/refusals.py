@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from .tool import Call
 
 
+NOTHING_STARTED = "nothing was started"
+
+
 def never_ran(asked: Call, status: Status, reason: str | None, message: str | None, **more: Any) -> ToolResult:
     """The result of a call that was never started."""
     return ToolResult(
         tool=asked.tool.name, status=status, reason=reason, call_id=asked.call_id, effect=asked.tool.effect,
-        started_at=clock.now_iso(), environment="nothing was started", error_message=message, **more,
+        started_at=clock.now_iso(), environment=NOTHING_STARTED, error_message=message, **more,
     )  # fmt: skip
 
 

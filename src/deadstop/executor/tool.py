@@ -8,7 +8,7 @@ import functools
 import itertools
 import os
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from .. import clock, deadlines
@@ -17,11 +17,13 @@ from ..errors import UsageError
 from ..model import Place
 from ..packing import BY_PARTS, BY_VALUE
 from ..results import FiredLimit
+from . import declared
 from .functions import Parts, Sent, Target
 from .inside import worker_binds
 from .prepare import DEFAULT, PLACE_OPTIONS, Default, Options, check_names, prepare_place
 
 if TYPE_CHECKING:
+    from ..ledger.definition import Effect
     from ..results import Progress, ToolResult
     from .soft import OnSoft
     from .workers import Pool
@@ -70,7 +72,8 @@ class Tool(Generic[P, R]):
         self._configure(**options)
 
     def _configure(
-        self, *, timeout: float | Default | None = DEFAULT, isolation: str = "process", effect: str = "undeclared",
+        self, *, timeout: float | Default | None = DEFAULT, isolation: str = "process",
+        effect: str | Effect = "undeclared",
         name: str | None = None, soft_timeout: float | None = None, on_soft: OnSoft | None = None,
         soft_answer: float = DEFAULT_ANSWER_S, writes: Sequence[str] | Callable[..., Sequence[str]] = (),
         **place: Any,
@@ -94,15 +97,20 @@ class Tool(Generic[P, R]):
         check_names(place, PLACE_OPTIONS, "a tool")
         if isolation not in LEVELS:
             raise UsageError(f"isolation: {isolation!r} is not one of {', '.join(LEVELS)}")
-        if effect not in EFFECTS:
-            raise UsageError(f"effect: {effect!r} is not one of {', '.join(EFFECTS)}")
+        self.declared = None if isinstance(effect, str) else declared.declare(self.function, effect)
+        if isinstance(effect, str) and effect not in EFFECTS:
+            raise UsageError(f"effect: {effect!r} is not one of {', '.join(EFFECTS)}, and not an Effect")
         if isolation == "inline" and (place or soft_timeout):
             raise UsageError(f"{', '.join(place) or 'soft_timeout'}: inline has no boundary that could keep that")
-        self.isolation, self.effect, self.writes = isolation, effect, writes
+        self.effect = effect if isinstance(effect, str) else "undeclared"
+        self.isolation, self.writes = isolation, writes
         own_name: str = getattr(self.function, "__name__", type(self.function).__name__)
         self.name = name or own_name
         self.inline = isolation == "inline"
-        self.light = self.inline and self.timeout is None
+        self.light = self.inline and self.timeout is None and self.declared is None
+        if self.declared is not None:
+            self.__signature__ = self.declared.shown  # without what deadstop gives: that is no model's to fill in
+            self.declared.tell(self.name)
         self.place = None if self.inline else place_of(isolation, place)
         self._sent: Sent | None = None
         self.pool: Pool | None = None  # that its last call was run in
@@ -128,7 +136,7 @@ class Tool(Generic[P, R]):
         new = copy.copy(self)
         new.timeout, new.source = clock.check_limit("timeout", timeout), "given"
         new.limit = FiredLimit("call", new.timeout, "given")
-        new.light = new.inline and new.timeout is None
+        new.light = new.inline and new.timeout is None and new.declared is None
         return new
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> ToolResult:
@@ -137,7 +145,7 @@ class Tool(Generic[P, R]):
             return inline.run_light(self, args, kwargs)
         asked = Call(self, *args, **kwargs)
         pool = self.pool
-        if pool is not None and not pool.closed and not deadlines.nested():
+        if pool is not None and not pool.closed and self.declared is None and not deadlines.nested():
             begun = quick.begin(asked, pool)
             if begun is not None and (result := function.ended(begun)) is not None:
                 return result
@@ -258,7 +266,7 @@ class Call:
     token, an `on_progress` callback, an id.
     """
 
-    __slots__ = ("args", "call_id", "cancel", "kwargs", "on_progress", "sandbox", "tool", "whole")
+    __slots__ = ("acting", "args", "call_id", "cancel", "key", "kwargs", "on_progress", "sandbox", "tool", "whole")
 
     def __init__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         self.tool: Tool[..., Any] = function if type(function) is Tool else tool_of(function)
@@ -268,25 +276,40 @@ class Call:
         self.cancel: Any = None
         self.on_progress: Callable[[Progress], None] | None = None
         self.sandbox: Any = None  # of a server's, to run in
+        self.key: str | None = None  # what binds retries of a tool with effects, told by the host program
+        self.acting: Any = None  # on whose behalf, if not on that of the block it is called in
         self.whole: tuple[float, FiredLimit] | None = None  # the batch's end
 
     def options(
         self, *, cancel: Any = None, on_progress: Callable[[Progress], None] | None = None,
-        call_id: str | None = None, sandbox: Any = None, **changed: Any,
+        call_id: str | None = None, sandbox: Any = None, key: str | None = None, acting: Any = None, **changed: Any,
     ) -> Call:  # fmt: skip
-        """A copy with these; `sandbox` is one of a server's (`deadstop.Sandbox`). Others are `deadstop.tool`'s."""
+        """A copy with these; `sandbox` is one of a server's (`deadstop.Sandbox`). Others are `deadstop.tool`'s.
+
+        For a tool with effects: `key` is the host program's own name for this one intended effect (a run's id and the
+        step's, say): whatever comes with it, now or after a restart, is that one operation. `acting` is an `Acting`.
+        Neither must come from a model.
+        """
         new = copy.copy(self)
         new.tool = self.tool.with_options(**changed) if changed else self.tool
         new.cancel = self.cancel if cancel is None else cancel
         new.on_progress = on_progress or self.on_progress
         new.sandbox = self.sandbox if sandbox is None else sandbox
         new.call_id = call_id or new_call_id()
+        new.key = self.key if key is None else key
+        new.acting = self.acting if acting is None else acting
         return new
 
     def limited(self, timeout: float | None) -> Call:
         """A copy whose tool has this limit."""
         new = copy.copy(self)
         new.tool = self.tool.limited(timeout)
+        return new
+
+    def with_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """A copy with these."""
+        new = copy.copy(self)
+        new.args, new.kwargs = args, dict(kwargs)
         return new
 
     def within(self, whole: tuple[float, FiredLimit]) -> Call:
@@ -333,59 +356,6 @@ def put_together(target: Call | Callable[..., Any], args: tuple[Any, ...], kwarg
         sandbox = kwargs.pop("sandbox")
         return Call(target, *args, **kwargs).options(sandbox=sandbox)
     return Call(target, *args, **kwargs)
-
-
-@overload
-def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
-@overload
-def tool(
-    function: None = None, *, timeout: float | Default | None = DEFAULT,
-    isolation: Level = "process", effect: Literal["none", "undeclared"] = "undeclared",
-    name: str | None = None, soft_timeout: float | None = None, on_soft: OnSoft | None = None,
-    soft_answer: float = DEFAULT_ANSWER_S, writes: Sequence[str] | Callable[..., Sequence[str]] = (), **place: Any,
-) -> Callable[[Callable[P, R]], Tool[P, R]]: ...  # fmt: skip
-@overload
-def tool(
-    function: Callable[P, R], *, timeout: float | Default | None = DEFAULT,
-    isolation: Level = "process", effect: Literal["none", "undeclared"] = "undeclared",
-    name: str | None = None, soft_timeout: float | None = None, on_soft: OnSoft | None = None,
-    soft_answer: float = DEFAULT_ANSWER_S, writes: Sequence[str] | Callable[..., Sequence[str]] = (), **place: Any,
-) -> Tool[P, R]: ...  # fmt: skip
-def tool(
-    function: Callable[..., Any] | None = None,
-    *,
-    timeout: float | Default | None = DEFAULT,
-    isolation: Level = "process",
-    effect: Literal["none", "undeclared"] = "undeclared",
-    name: str | None = None,
-    soft_timeout: float | None = None,
-    on_soft: OnSoft | None = None,
-    soft_answer: float = DEFAULT_ANSWER_S,
-    writes: Sequence[str] | Callable[..., Sequence[str]] = (),
-    **place: Any,
-) -> Any:
-    """Make a tool of a function: a decorator, with or without options.
-
-    Promised: a call ends at its `timeout` (seconds, finite, above zero, or None; 60 if omitted), kept by another
-    process: whatever the function does then ends with it, threads, subprocesses and native code included. With
-    `isolation="inline"` none of that: it runs here, and an overrun is only reported. Not promised: that what it did
-    before is undone; that module globals it changes are seen by the caller or by the next call (calls run in
-    processes of their own, one of which serves many calls one after another).
-
-    `effect="none"` declares that it changes nothing outside; only such tools may race. `writes` names the resources it
-    changes (or is a function of its arguments that does): calls of one batch that share one are run one after
-    another. `soft_timeout`, `on_soft`, `soft_answer`: see `deadstop.SoftLimit`. `place`: memory, pids, cpus, disk and,
-    for a sandbox, net, bind, ro_bind, bind_cwd, as for `deadstop.run`.
-    """
-    options: dict[str, Any] = {"isolation": isolation, "effect": effect, **place}
-    given = {
-        "timeout": (timeout, DEFAULT), "name": (name, None), "soft_timeout": (soft_timeout, None),
-        "on_soft": (on_soft, None), "soft_answer": (soft_answer, DEFAULT_ANSWER_S), "writes": (writes, ()),
-    }  # fmt: skip
-    options.update({key: value for key, (value, default) in given.items() if value is not default})
-    if function is None:
-        return lambda decorated: Tool(decorated, options)
-    return Tool(function, options)
 
 
 # They are made of what stands above, and what they do is only needed once a tool is called.

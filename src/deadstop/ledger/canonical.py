@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One form for one value: RFC 8785 (JCS), digests and fingerprints over it. The one place that imports rfc8785."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import MissingExtra, UsageError
+
+try:
+    import rfc8785
+except ImportError:
+    raise MissingExtra("the ledger", "ledger") from None
+
+__all__ = ["canonical", "digest", "fingerprint", "leaf_hash", "selected"]
+
+_DOMAIN = b"deadstop.fp.v1\0"
+
+
+def canonical(value: Any) -> bytes:
+    """The canonical JSON of a value. Raises UsageError for NaN, infinities, integers beyond 2**53 and what is no JSON.
+
+    Text is taken as it is: RFC 8785 does not normalise Unicode, and neither do we.
+    """
+    try:
+        return rfc8785.dumps(value)
+    except (rfc8785.CanonicalizationError, RecursionError, UnicodeError) as problem:
+        raise UsageError(f"this cannot be written as canonical JSON: {problem}") from problem
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def leaf_hash(body: bytes) -> str:
+    """RFC 9162, 2.1.1: the hash of a leaf of the log."""
+    return hashlib.sha256(b"\0" + body).hexdigest()
+
+
+def selected(arguments: Mapping[str, Any], names: Iterable[str] | None) -> dict[str, Any]:
+    """The arguments that make two requests the same one. Raises UsageError for a name that is not there."""
+    if names is None:
+        return dict(arguments)
+    return {name: _reach(arguments, name) for name in names}
+
+
+def _reach(arguments: Mapping[str, Any], name: str) -> Any:
+    value: Any = arguments
+    for word in name.split("."):
+        if not isinstance(value, Mapping) or word not in value:
+            raise UsageError(f"fingerprint: there is no argument {name!r}")
+        value = value[word]
+    return value
+
+
+def fingerprint(tool: str, fields: Mapping[str, Any]) -> str:
+    """The same for the same tool and the same values of the declared fields, whatever the order they were given in."""
+    return hashlib.sha256(_DOMAIN + tool.encode() + b"\0" + canonical(fields)).hexdigest()

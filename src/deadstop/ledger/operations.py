@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From an intent to the end of an attempt: what is written before anything is sent, and what after.
+
+Work on a `Tx`, so that whatever belongs together is durable together. Who loses a race is told by what is returned,
+because what was refused is written down as well; `ledger.py` makes errors of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..errors import UsageError
+from . import alerts, crash, outbox
+from .canonical import canonical, digest
+from .definition import Definition
+from .entries import change, clean, locked, note, read, write_head
+from .records import Begun, Intent, Outcome, Record
+from .states import TERMINAL, Retry, State
+from .store import Tx
+
+__all__ = [
+    "begin",
+    "cancel",
+    "claim",
+    "define",
+    "definition_of",
+    "finish",
+    "heartbeat",
+    "key_of",
+    "may_send_again",
+    "submit",
+]
+
+EVENTS = "events"  # in meta: publish what is settled
+MOST_VALUE = 64 << 10  # of a result that is kept for whoever asks again
+_HELD = {State.DISPATCHING: "busy", State.RECONCILING: "reconciling", State.UNKNOWN: "unknown",
+         State.NEEDS_HUMAN: "needs_human"}  # fmt: skip
+
+
+def key_of(scope: str, binding: str, generation: int) -> str:
+    """The idempotency key: the same whoever asks, whenever, and told by nobody but the host program's own binding."""
+    text = "\0".join(("deadstop.key.v1", scope, binding, str(generation)))
+    return f"dsk_{hashlib.sha256(text.encode()).hexdigest()[:40]}"
+
+
+# -- definitions ---------------------------------------------------------------------------------------------------
+
+
+def define(tx: Tx, definition: Definition) -> int:
+    """Its version: the one it was registered as before, or a new one."""
+    found = tx.one("definition_by_digest", tool=definition.tool, digest=definition.digest)
+    if found is None:
+        body = canonical(definition.to_dict()).decode()
+        tx.run("add_definition", tool=definition.tool, digest=definition.digest, body=body, at_ms=tx.now)
+        found = tx.one("definition_by_digest", tool=definition.tool, digest=definition.digest)
+        if found is None:  # two at once took the same number: the transaction is done again
+            return define(tx, definition)
+    version: int = found[0]
+    return version
+
+
+def definition_of(tx: Tx, tool: str, version: int) -> Definition:
+    """That version, never laxer than the newest one."""
+    row, newest = tx.one("definition", tool=tool, version=version), tx.one("last_definition", tool=tool)
+    assert row is not None
+    assert newest is not None
+    stored = Definition.from_dict(json.loads(row[1]), row[0])
+    if newest[0] == row[0]:
+        return stored
+    return replace(stored.tightened(Definition.from_dict(json.loads(newest[1]), newest[0])), version=row[0])
+
+
+# -- before anything is sent ---------------------------------------------------------------------------------------
+
+
+def submit(tx: Tx, intent: Intent) -> Begun:
+    """The operation of this intent, made now (PREPARED) or found. Nothing is sent under it yet."""
+    generation = 0
+    if intent.holds != "always":
+        last = tx.one("last_of_binding", scope=intent.scope, binding=intent.binding)
+        if last is not None:
+            state, count = State(last[1]), last[2]
+            over = state in TERMINAL and (intent.holds == "open" or state is not State.SUCCEEDED)
+            generation = count if over else count - 1
+    key = key_of(intent.scope, intent.binding, generation)
+    op_id = f"op_{tx.now:011x}{secrets.token_hex(6)}"
+    request_ms = tx.now + round(intent.request_s * 1000)
+    made = tx.run(
+        "add_operation", op_id=op_id, scope=intent.scope, key=key, binding=intent.binding,
+        fingerprint=intent.fingerprint, tool=intent.tool, definition=intent.definition,
+        correlation=clean(intent.correlation), target=clean(intent.target), request_ms=request_ms,
+        recovery_ms=request_ms + round(intent.recovery_s * 1000),
+        next_ms=request_ms, at_ms=tx.now,
+    )  # fmt: skip
+    if not made:
+        return _found(tx, intent, key)
+    return Begun(_born(tx, op_id, intent, key), None, "prepared", fresh=True)
+
+
+def _born(tx: Tx, op_id: str, intent: Intent, key: str) -> Record:
+    record = read(tx, op_id)
+    told: dict[str, Any] = {
+        "from": "", "to": record.state.value, "ver": 1, "fence": 0, "attempts": 0, "scope": intent.scope, "key": key,
+        "fingerprint": intent.fingerprint, "tool": intent.tool, "definition": intent.definition,
+        "correlation": record.correlation, "target": record.target, "digest": intent.digest,
+        "asked_by": intent.asked_by,
+    }  # fmt: skip
+    if intent.arguments:
+        told["arguments"] = dict(intent.arguments)
+    for name, value in intent.sealed.items():
+        told[f"sealed.{name}"] = _seal(tx, op_id, name, value)
+    record = note(tx, record, "intent", told)
+    if intent.authorised_by is not None:  # that somebody may do it is one thing, that it was done another
+        record = note(
+            tx, record, "authz.decision", {"authorised_by": intent.authorised_by, "asked_by": intent.asked_by}
+        )
+    return write_head(tx, record)
+
+
+def _seal(tx: Tx, op_id: str, name: str, value: Any) -> str:
+    """Kept apart from the log, which names it only by a salted digest: it can be shredded, and no proof breaks."""
+    salt, body = secrets.token_hex(16), canonical(value).decode()
+    tx.run("add_payload", op_id=op_id, name=name, salt=salt, value=body)
+    return digest(f"{salt}\0{body}".encode())
+
+
+def _found(tx: Tx, intent: Intent, key: str) -> Begun:
+    row = tx.one("op_id_of_key", scope=intent.scope, key=key)
+    assert row is not None
+    record = locked(tx, row[0])
+    if record.fingerprint == intent.fingerprint:
+        return Begun(record, None, "settled" if record.state in TERMINAL else _HELD.get(record.state, "prepared"))
+    told = {
+        "fingerprint": intent.fingerprint,
+        "digest": intent.digest,
+        "asked_by": intent.asked_by,
+        "tool": intent.tool,
+    }
+    record = write_head(tx, note(tx, record, "conflict.rejected", told))
+    alerts.raise_alert(
+        tx, "key_conflict", record.op_id, f"a second request with another fingerprint came for {intent.tool}"
+    )
+    return Begun(record, None, "conflict")
+
+
+def begin(tx: Tx, intent: Intent, owner: str, lease_ms: int) -> Begun:
+    """As `submit`, and the claim with it, in one transaction, if nothing stands against sending it now."""
+    begun = submit(tx, intent)
+    if begun.why != "prepared":
+        return begun
+    # A retry has its own time to be sent in.
+    record = begun.record if begun.fresh else replace(begun.record, request_ms=tx.now + round(intent.request_s * 1000))
+    crash.at("submit.before_commit")
+    return replace(begun, record=_claimed(tx, record, owner, lease_ms), why="begun")
+
+
+def claim(tx: Tx, op_id: str, owner: str, lease_ms: int) -> Record:
+    """Raises IllegalTransition unless it is PREPARED."""
+    return _claimed(tx, locked(tx, op_id), owner, lease_ms)
+
+
+def _claimed(tx: Tx, record: Record, owner: str, lease_ms: int) -> Record:
+    until, attempt = tx.now + lease_ms, record.attempts + 1
+    new = change(
+        tx, record, State.DISPATCHING, "attempt.started", {"attempt": attempt, "owner": owner}, owner=owner,
+        lease_ms=until, next_ms=until, attempts=attempt, request_ms=record.request_ms, last_sent_ms=tx.now,
+        first_sent_ms=tx.now if record.first_sent_ms is None else record.first_sent_ms,
+    )  # fmt: skip
+    tx.run("add_attempt", op_id=new.op_id, n=attempt, fence=new.fence, owner=owner, started_ms=tx.now)
+    return new
+
+
+def heartbeat(tx: Tx, op_id: str, fence: int, lease_ms: int) -> bool:
+    """A later end of the lease; False if it is no longer held. The log does not hear of it."""
+    crash.at("heartbeat")
+    return tx.run("heartbeat", op_id=op_id, fence=fence, lease_ms=tx.now + lease_ms) == 1
+
+
+def cancel(tx: Tx, op_id: str, reason: str) -> Record:
+    """Give up what was never sent. Raises IllegalTransition for anything else."""
+    return change(tx, locked(tx, op_id), State.ABANDONED, "cancelled", {"reason": reason})
+
+
+# -- after an attempt ----------------------------------------------------------------------------------------------
+
+
+def may_send_again(record: Record, definition: Definition) -> bool:
+    return definition.retry is not Retry.NEVER and record.attempts < definition.max_attempts
+
+
+def finish(tx: Tx, op_id: str, fence: int, outcome: Outcome) -> tuple[Record, bool]:
+    """The operation after this attempt, and whether the one who tells was still the one who holds it.
+
+    A late answer changes nothing: it is written down, and whoever asks the authority will see for himself.
+    """
+    record = locked(tx, op_id)
+    if record.state is not State.DISPATCHING or record.fence != fence:
+        late = {"fence_of_attempt": fence, "outcome": outcome.to.value, "observation": outcome.observation,
+                "reference": outcome.reference}  # fmt: skip
+        return write_head(tx, note(tx, record, "attempt.late", late)), False
+    definition = definition_of(tx, record.tool, record.definition)
+    to, told = outcome.to, _told(record, outcome)
+    if to is State.PREPARED and not may_send_again(record, definition):
+        to = State.FAILED  # surely not sent, and not to be sent again
+    end_attempt(tx, record, to, outcome)
+    crash.at("finish.in_transaction")
+    if outcome.has_value and to is State.SUCCEEDED:
+        told["sealed.result"] = seal_result(tx, record, outcome.value)
+    changes: dict[str, Any] = {"reference": record.reference if outcome.reference is None else clean(outcome.reference)}
+    if to is State.PREPARED:
+        changes |= waiting_again(tx, record, definition)
+    if to is State.UNKNOWN:
+        changes |= {"recovery_ms": tx.now + round(definition.recovery_s * 1000), "queries": 0,
+                    "next_ms": tx.now + round((outcome.retry_after_s or 0) * 1000)}  # fmt: skip
+    record = change(tx, record, to, "settled" if to in TERMINAL else "attempt.ended", told, **changes)
+    for message in outcome.events if to is State.SUCCEEDED else ():
+        outbox.publish(tx, message)
+    if to in TERMINAL:
+        announce(tx, record)
+    return ask_a_person_if_nobody_else_can(tx, record, definition), True
+
+
+def end_attempt(tx: Tx, record: Record, to: State, outcome: Outcome) -> None:
+    receipt = None if outcome.receipt is None else json.dumps(outcome.receipt)
+    tx.run("end_attempt", op_id=record.op_id, n=record.attempts, ended_ms=tx.now, outcome=to.value, phase=outcome.phase,
+           certain=int(outcome.certain), observation=clean(outcome.observation) or "", receipt=receipt)  # fmt: skip
+
+
+def waiting_again(tx: Tx, record: Record, definition: Definition) -> dict[str, Any]:
+    """PREPARED once more: its caller has as long as a recovery may take to send it, then it is given up."""
+    until = tx.now + round(definition.recovery_s * 1000)
+    return {"request_ms": until, "next_ms": until, "queries": 0}
+
+
+def announce(tx: Tx, record: Record) -> Record:
+    """Tell whoever subscribes to ends, where the ledger was told that somebody does."""
+    if tx.one("meta", name=EVENTS) is not None:
+        outbox.publish(tx, outbox.settled_message(record, record.state))
+    return record
+
+
+def ask_a_person_if_nobody_else_can(tx: Tx, record: Record, definition: Definition) -> Record:
+    """Where there is no authority to ask, and no key that the provider keeps, waiting would settle nothing."""
+    if record.state is not State.UNKNOWN or definition.query is not None:
+        return record
+    if definition.retry is Retry.SAME_KEY_SAFE and may_send_again(record, definition):
+        return record
+    return need_a_person(tx, record, "no_authority", "it can be looked up nowhere")
+
+
+def need_a_person(tx: Tx, record: Record, kind: str, why: str, told: Mapping[str, Any] | None = None) -> Record:
+    record = change(tx, record, State.NEEDS_HUMAN, "human.requested", {"why": why, **(told or {})})
+    alerts.raise_alert(tx, kind, record.op_id, f"{record.tool}: {why}")
+    return record
+
+
+def _told(record: Record, outcome: Outcome) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "attempt": record.attempts, "phase": outcome.phase, "certain": outcome.certain,
+        "observation": outcome.observation, "reference": outcome.reference,
+    }  # fmt: skip
+    if outcome.receipt is not None:
+        told["receipt"] = canonical(json.loads(json.dumps(outcome.receipt))).decode()
+    return told
+
+
+def seal_result(tx: Tx, record: Record, value: Any) -> str | None:
+    """None for what is too large or no JSON: the operation counts, its value is only its caller's."""
+    try:
+        small = len(canonical({"value": value})) <= MOST_VALUE
+    except UsageError:
+        return None
+    return _seal(tx, record.op_id, "result", {"value": value}) if small else None

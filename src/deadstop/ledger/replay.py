@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Play the log again: every operation's entries must lead to how the tables say that it stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DeadstopError
+from .canonical import canonical, digest
+from .entries import clean
+from .report import Problems
+from .states import LEASED, TERMINAL, TRANSITIONS, State
+
+if TYPE_CHECKING:
+    from .store import Tx
+
+__all__ = ["replay"]
+
+Row = tuple[Any, ...]
+_PAGE = 1024
+_LAST = "\U0010ffff"
+_LEASED, _TERMINAL = frozenset(map(str, LEASED)), frozenset(map(str, TERMINAL))
+_NAMED = ("scope", "key", "fingerprint", "tool", "definition", "correlation", "target")  # in the intent
+_COUNTED = ("state", "ver", "fence", "attempts", "verdict")
+
+
+def replay(tx: Tx, problems: Problems, progress: Callable[[str, int, int], None]) -> int:
+    """How many operations were compared."""
+    waiting = {(op_id, n) for op_id, n in tx.all("log_waiting")}
+    for tool, version, stated, body in tx.all("log_definitions"):
+        if not isinstance(body, str) or digest(body.encode("utf-8", "surrogateescape")) != stated:
+            problems.add("definition", f"definition {version} of {tool}", "it is not what its digest says")
+    row = tx.one("log_count_operations")
+    total, done, after = int(row[0]) if row else 0, 0, ""
+    while True:
+        operations = {each[0]: each for each in tx.all("log_operations", after=after, limit=_PAGE)}
+        until = max(operations) if len(operations) == _PAGE else _LAST
+        _page(tx, after, until, operations, waiting, problems)
+        done += len(operations)
+        progress("operations", done, total)
+        if until == _LAST:
+            return done
+        after = until
+
+
+def _page(
+    tx: Tx, after: str, until: str, operations: dict[str, Row], waiting: set[tuple[str, int]], problems: Problems
+) -> None:  # fmt: skip
+    span = {"after": after, "until": until}
+    found = [_by_operation(tx.all(name, **span)) for name in ("log_trails", "log_attempts", "log_ends", "log_payloads")]
+    trails, attempts, ends, payloads = found
+    for op_id, operation in operations.items():
+        one = _Operation(op_id, problems)
+        one.play(trails.pop(op_id, []), waiting)
+        one.compare(operation)
+        one.compare_attempts(attempts.pop(op_id, []), ends.pop(op_id, []))
+        one.compare_payloads(payloads.pop(op_id, []))
+    for op_id, trail in trails.items():
+        problems.add("operation", f"operation {op_id}", f"it was deleted: the log has {len(trail)} entries of it")
+    for what, rest in (("attempts", attempts), ("ends of attempts", ends), ("values", payloads)):
+        for op_id in rest:
+            if op_id not in trails:
+                problems.add("operation", f"operation {op_id}", f"there are {what} of it, and nothing else")
+
+
+def _by_operation(rows: list[Row]) -> dict[str, list[Row]]:
+    return {op_id: list(own) for op_id, own in groupby(rows, key=lambda row: row[0])}
+
+
+class _Operation:
+    """One operation as its part of the log says it stands."""
+
+    def __init__(self, op_id: str, problems: Problems) -> None:
+        self.op_id, self._problems = op_id, problems
+        self.state, self.ver, self.fence, self.attempts = "", 0, 0, 0
+        self.verdict: str | None = None
+        self.head, self.count = "", 0
+        self.intent: dict[str, Any] = {}
+        self.started = dict[int, dict[str, Any]]()
+        self.ended = dict[int, dict[str, Any]]()
+        self.references, self.shredded = {None}, set[str]()
+        self.sealed = dict[str, set[str]]()
+
+    def _bad(self, kind: str, where: str, text: str) -> None:
+        self._problems.add(kind, f"operation {self.op_id}{where}", text)
+
+    # -- the log -----------------------------------------------------------------------------------------------------
+
+    def play(self, trail: list[Row], waiting: set[tuple[str, int]]) -> None:
+        place = -1
+        for _, n, kind, at, text, prev, leaf, seq in trail:
+            where = f", entry {n}"
+            if n != self.count + 1:
+                gap = f"entry {self.count + 1}" if n == self.count + 2 else f"entries {self.count + 1} to {n - 1}"
+                self._bad("chain", where, f"{gap} before it: missing" if n > self.count else "there is no such number")
+            if seq is None:
+                if (self.op_id, n) not in waiting:
+                    self._bad(
+                        "leaf", where, "it has no place in the log: it was added around it, or its leaf was deleted"
+                    )
+            elif seq <= place:
+                self._bad("order", f"{where}, leaf {seq}", f"it is in the log before what it follows (leaf {place})")
+            else:
+                place = seq
+            body = self._body(where, text, {"op": self.op_id, "n": n, "kind": kind, "at": at, "prev": prev})
+            if prev != self.head:
+                self._bad("chain", where, "it does not follow the entry before it")
+            self.count, self.head = n, leaf
+            if body:
+                self._step(where, kind, body)
+
+    def _body(self, where: str, text: Any, columns: dict[str, Any]) -> dict[str, Any]:
+        try:
+            body = json.loads(text)
+        except (TypeError, ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            self._bad("evidence", where, "its body is no JSON object")
+            return {}
+        for name, value in columns.items():
+            if body.get(name) != value:
+                self._bad(
+                    "column", f"{where}, column {name}", f"it says {value!r:.80}; the body says {body.get(name)!r:.80}"
+                )
+        return body
+
+    def _step(self, where: str, kind: str, body: dict[str, Any]) -> None:
+        to = body.get("to")
+        if kind == "intent":
+            self.intent = body
+        elif kind == "payload.shredded":
+            self.shredded.update(str(body.get("names")).split(","))
+        elif kind == "reconcile.finding":
+            self.verdict = body.get("counts_as")
+        for name, value in body.items():
+            if name.startswith("sealed.") and value is not None:
+                self.sealed.setdefault(name[7:], set()).add(value)
+        if isinstance(body.get("reference"), str):
+            self.references.add(body["reference"])
+        if to is None:
+            return
+        if kind == "attempt.started":
+            self.started[body.get("attempt", 0)] = body
+        elif body.get("from") == State.DISPATCHING and "attempt" in body:
+            self.ended[body["attempt"]] = body
+        self._change(where, to, body)
+
+    def _change(self, where: str, to: str, body: dict[str, Any]) -> None:
+        ver, fence, attempts = body.get("ver"), body.get("fence"), body.get("attempts", self.attempts)
+        legal = (body.get("from"), to) in TRANSITIONS if self.ver else to == State.PREPARED
+        if body.get("from") != self.state:
+            self._bad(
+                "replay", where, f"it begins from {body.get('from')}, but the operation was {self.state or 'not there'}"
+            )
+        elif not legal:
+            self._bad("replay", where, f"{to} does not follow {self.state or 'nothing'}")
+        if ver != self.ver + 1 or not isinstance(fence, int) or not isinstance(attempts, int):
+            self._bad("replay", where, f"its version is {ver}, after {self.ver}")
+            return
+        if fence < self.fence or (to in _LEASED and fence != self.fence + 1):
+            self._bad("replay", where, f"its fence is {fence}, after {self.fence}")
+        self.state, self.ver, self.fence, self.attempts = to, ver, fence, attempts
+
+    # -- the tables --------------------------------------------------------------------------------------------------
+
+    def compare(self, row: Row) -> None:
+        _, *named, state, ver, fence, attempts, verdict, reference, count, head = row
+        if not self.count:
+            self._bad("operation", "", "the log knows nothing of it")
+            return
+        for name, there in zip(_NAMED, named, strict=True):
+            self._same(name, there, self.intent.get(name))
+        for name, there in zip(_COUNTED, (state, ver, fence, attempts, verdict), strict=True):
+            self._same(name, there, getattr(self, name))
+        if reference not in self.references:
+            self._bad("operation", ", column reference", f"it says {reference!r:.80}, which the log never says")
+        self._same("evidence", count, self.count)
+        self._same("head", head, self.head)
+
+    def _same(self, name: str, there: Any, said: Any) -> None:
+        if there != said:
+            self._bad("operation", f", column {name}", f"it says {there!r:.80}; the log says {said!r:.80}")
+
+    def compare_attempts(self, attempts: list[Row], ends: list[Row]) -> None:
+        for _, n, *there in attempts:
+            body = self.started.pop(n, None)
+            said = body and [body.get("fence"), body.get("owner"), body.get("at")]
+            if said != there:
+                self._bad("attempt", f", attempt {n}", "the log says otherwise" if said else "the log never began it")
+        for n in self.started:
+            self._bad("attempt", f", attempt {n}", "it was deleted: the log says that it began")
+        for _, n, *end in ends:
+            body = self.ended.pop(n, None)
+            if body is None or not _is_end(end, body):
+                self._bad(
+                    "attempt", f", end of attempt {n}", "the log says otherwise" if body else "the log never ended it"
+                )
+        for n in self.ended:
+            self._bad("attempt", f", end of attempt {n}", "it was deleted: the log says that it ended")
+
+    def compare_payloads(self, payloads: list[Row]) -> None:
+        there = set()
+        for _, name, salt, value in payloads:
+            there.add(name)
+            if digest(f"{salt}\0{value}".encode("utf-8", "surrogateescape")) not in self.sealed.get(name, ()):
+                self._bad("payload", f", value {name!r}", "it is not the value that the log has the digest of")
+        for name in self.sealed.keys() - there - self.shredded:
+            self._bad("payload", f", value {name!r}", "it was deleted, and the log does not say that it was shredded")
+
+
+def _is_end(end: list[Any], body: dict[str, Any]) -> bool:
+    ended_ms, outcome, phase, certain, observation, receipt = end
+    said = body.get("observation", body.get("why"))
+    facts = ended_ms == body["at"] and outcome == body["to"] and phase == body.get("phase")
+    return (
+        facts
+        and bool(certain) == bool(body.get("certain"))
+        and observation == (said or "")
+        and _is_receipt(receipt, body)
+    )
+
+
+def _is_receipt(receipt: str | None, body: dict[str, Any]) -> bool:
+    if receipt is None:
+        return body.get("receipt") is None
+    try:
+        return clean(canonical(json.loads(receipt)).decode()) == body.get("receipt")
+    except (DeadstopError, TypeError, ValueError):
+        return False

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of an operation whose answer was lost: leases that ran out, findings, deadlines, and what people decide.
+
+A lease that runs out never sends anything again: it makes the operation UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ..errors import IllegalTransition, StaleClaim
+from . import crash, owners
+from .canonical import digest
+from .definition import Definition
+from .entries import change, clean, locked, note, write_head
+from .operations import (
+    announce,
+    ask_a_person_if_nobody_else_can,
+    definition_of,
+    end_attempt,
+    may_send_again,
+    need_a_person,
+    seal_result,
+    waiting_again,
+)
+from .records import Finding, Outcome, Record
+from .states import LEASED, TERMINAL, Retry, State, Verdict
+from .store import Tx
+
+__all__ = ["due", "resolve", "settle", "sweep", "sweep_one", "take"]
+
+BACK_OFF_MS, LONGEST_MS = 500, 30_000
+DECISIONS = frozenset({State.SUCCEEDED, State.FAILED, State.ABANDONED, State.PREPARED})
+
+
+# -- what time does ------------------------------------------------------------------------------------------------
+
+
+def sweep(tx: Tx, limit: int = 100) -> list[Record]:
+    """Do what deadlines ask for; the operations that were changed."""
+    overdue = [row[0] for row in tx.all("overdue", now=tx.now, limit=limit)]
+    gone = [op_id for op_id, owner in tx.all("leased") if owners.is_gone(owner)]
+    swept = [sweep_one(tx, op_id) for op_id in dict.fromkeys((*overdue, *gone))]
+    return [record for record in swept if record is not None]
+
+
+def sweep_one(tx: Tx, op_id: str) -> Record | None:
+    """The operation, if time has changed it."""
+    record = locked(tx, op_id)
+    if record.state in LEASED:
+        assert record.owner is not None
+        assert record.lease_ms is not None
+        if owners.is_gone(record.owner):
+            return _lease_over(tx, record, "the process that held it is gone")
+        return _lease_over(tx, record, "its lease ran out") if record.lease_ms <= tx.now else None
+    if record.state is State.PREPARED and record.request_ms <= tx.now:
+        return change(tx, record, State.ABANDONED, "deadline.passed", {"why": "it was not sent in time"})
+    if record.state is State.UNKNOWN and record.recovery_ms <= tx.now:
+        return need_a_person(
+            tx, record, "recovery_deadline_passed", "no outcome was found within its recovery deadline"
+        )
+    return None
+
+
+def _lease_over(tx: Tx, record: Record, why: str) -> Record:
+    told: dict[str, Any] = {"why": why, "owner": record.owner}
+    if record.state is State.RECONCILING:
+        return change(tx, record, State.UNKNOWN, "lease.expired", told, next_ms=tx.now)
+    definition = definition_of(tx, record.tool, record.definition)
+    end_attempt(tx, record, State.UNKNOWN, Outcome(State.UNKNOWN, certain=False, observation=why))
+    told["attempt"] = record.attempts
+    record = change(tx, record, State.UNKNOWN, "lease.expired", told, next_ms=tx.now, queries=0,
+                    recovery_ms=tx.now + round(definition.recovery_s * 1000))  # fmt: skip
+    return ask_a_person_if_nobody_else_can(tx, record, definition)
+
+
+# -- asking --------------------------------------------------------------------------------------------------------
+
+
+def due(tx: Tx, limit: int = 32) -> list[str]:
+    """Operations that are unknown and may be asked about now, the one that has waited longest first."""
+    return [row[0] for row in tx.all("due", now=tx.now, limit=limit)]
+
+
+def take(tx: Tx, op_id: str, owner: str, lease_ms: int, *, force: bool = False) -> Record | None:
+    """The right to settle it: RECONCILING under a new fence. None if it is not unknown, or not yet to be asked again.
+
+    `force` asks at once, also about what waits for a person.
+    """
+    record = locked(tx, op_id)
+    if record.state is State.NEEDS_HUMAN:
+        if not force:
+            return None
+    elif record.state is not State.UNKNOWN or (record.next_ms > tx.now and not force):
+        return None
+    until = tx.now + lease_ms
+    return change(tx, record, State.RECONCILING, "reconcile.started", {"owner": owner}, owner=owner, lease_ms=until,
+                  next_ms=until, queries=record.queries + 1)  # fmt: skip
+
+
+def settle(tx: Tx, op_id: str, fence: int, finding: Finding) -> tuple[Record, bool]:
+    """Apply what was found; whether the one who asked was still the one to do so. Too late, it is only written down."""
+    record = locked(tx, op_id)
+    told = _told(finding)
+    if record.state is not State.RECONCILING or record.fence != fence:
+        return write_head(tx, note(tx, record, "fence.refused", {**told, "fence_of_query": fence})), False
+    definition = definition_of(tx, record.tool, record.definition)
+    verdict, why, wait_ms = _weighed(tx, record, definition, finding)
+    record = note(
+        tx, record, "reconcile.finding", {**told, "fence_of_query": fence, "counts_as": verdict.value, "why": why}
+    )
+    record = replace(record, verdict=verdict)
+    crash.at("settle.in_transaction")
+    changes: dict[str, Any] = {
+        "verdict": verdict, "reference": record.reference if finding.reference is None else clean(finding.reference),
+    }  # fmt: skip
+    return _applied(tx, record, definition, finding, (verdict, why, wait_ms), changes), True
+
+
+def _told(finding: Finding) -> dict[str, Any]:
+    return {
+        "verdict": finding.verdict.value, "source": finding.source, "reference": finding.reference,
+        "detail": finding.detail, "raw_digest": None if finding.raw is None else digest(finding.raw),
+    }  # fmt: skip
+
+
+def _weighed(tx: Tx, record: Record, definition: Definition, finding: Finding) -> tuple[Verdict, str, int | None]:
+    """What a finding counts as, why, and how long to wait before asking again. Absence is only a fact where the
+    definition says what makes it one."""
+    wait_ms = None if finding.retry_after_s is None else round(finding.retry_after_s * 1000)
+    if finding.verdict is not Verdict.DEFINITELY_ABSENT or definition.consistent:
+        return finding.verdict, "", wait_ms
+    if definition.settle_s is None:
+        return (
+            Verdict.INCONCLUSIVE,
+            "not found, which proves nothing: the authority is not declared consistent",
+            wait_ms,
+        )
+    sent = record.created_ms if record.last_sent_ms is None else record.last_sent_ms
+    left = sent + round(definition.settle_s * 1000) - tx.now
+    if left > 0:
+        return Verdict.INCONCLUSIVE, "not found, but its settle time is not over", left
+    return finding.verdict, "its settle time is over", wait_ms
+
+
+def _applied(
+    tx: Tx, record: Record, definition: Definition, finding: Finding, weighed: tuple[Verdict, str, int | None],
+    changes: dict[str, Any],
+) -> Record:  # fmt: skip
+    verdict, why, wait_ms = weighed
+    told = {"verdict": verdict.value, "source": finding.source, "reference": finding.reference}
+    if verdict is Verdict.APPLIED:
+        if finding.has_value:
+            told["sealed.result"] = seal_result(tx, record, finding.value)
+        return settled(tx, record, State.SUCCEEDED, told, **changes)
+    if verdict is Verdict.APPLIED_FAILED:
+        return settled(tx, record, State.FAILED, told, **changes)
+    if verdict is Verdict.CONTRADICTION:
+        record = note(tx, record, "marker.contradiction", {"detail": finding.detail})
+        return need_a_person(tx, record, "marker_contradiction", f"what was found contradicts itself: {finding.detail}")
+    again = may_send_again(record, definition) and record.recovery_ms > tx.now
+    if verdict is Verdict.DEFINITELY_ABSENT:
+        if again:
+            told["why"] = "the authority has no trace of it: it may be sent again under its key"
+            return change(tx, record, State.PREPARED, "attempt.allowed", told, **changes,
+                          **waiting_again(tx, record, definition))  # fmt: skip
+        return settled(tx, record, State.FAILED, {**told, "why": "it was not applied"}, **changes)
+    if verdict is not Verdict.IN_PROGRESS and again and _key_is_kept(tx, record, definition):
+        told["why"] = "the provider keeps its key: sending it again cannot do it twice"
+        return change(tx, record, State.PREPARED, "attempt.allowed", told, **changes,
+                      **waiting_again(tx, record, definition))  # fmt: skip
+    if record.recovery_ms <= tx.now:
+        why = "no outcome was found within its recovery deadline"
+        return need_a_person(tx, record, "recovery_deadline_passed", why, told)
+    if wait_ms is None:
+        wait_ms = min(BACK_OFF_MS << min(record.queries - 1, 10), LONGEST_MS)
+    record = change(tx, record, State.UNKNOWN, "reconcile.ended", {**told, "why": why}, **changes,
+                    next_ms=min(tx.now + wait_ms, record.recovery_ms))  # fmt: skip
+    return ask_a_person_if_nobody_else_can(tx, record, definition)
+
+
+def settled(tx: Tx, record: Record, to: State, told: dict[str, Any], **changes: Any) -> Record:
+    return announce(tx, change(tx, record, to, "settled", told, **changes))
+
+
+def _key_is_kept(tx: Tx, record: Record, definition: Definition) -> bool:
+    """The provider's memory counts from the first attempt; a little of it is left out, for clocks that differ."""
+    if definition.retry is not Retry.SAME_KEY_SAFE or definition.key_ttl_s is None or record.first_sent_ms is None:
+        return False
+    return tx.now < record.first_sent_ms + round(definition.key_ttl_s * 1000 * 0.9)
+
+
+# -- people --------------------------------------------------------------------------------------------------------
+
+
+def resolve(
+    tx: Tx, op_id: str, decision: State, operator: str, reason: str, *, ver: int | None = None,
+    authorised_by: str | None = None,
+) -> Record:  # fmt: skip
+    """A person's decision. Whoever held the operation no longer does.
+
+    Raises IllegalTransition for an operation that is being sent or has ended, StaleClaim if it has changed since `ver`.
+    """
+    record = locked(tx, op_id)
+    if ver is not None and record.ver != ver:
+        raise StaleClaim(op_id, record.state.value)
+    if decision not in DECISIONS or record.state in TERMINAL or record.state is State.DISPATCHING:
+        raise IllegalTransition(record.state.value, decision.value)
+    if record.state is State.PREPARED:
+        if decision is not State.ABANDONED:
+            raise IllegalTransition(record.state.value, decision.value)
+    elif record.state is not State.NEEDS_HUMAN:
+        record = change(
+            tx, record, State.NEEDS_HUMAN, "human.requested", {"why": "a person decides before its deadline"}
+        )
+    if authorised_by is not None:
+        record = note(tx, record, "authz.decision", {"authorised_by": authorised_by, "asked_by": operator})
+    told = {"operator": operator, "reason": reason, "decision": decision.value}
+    changes: dict[str, Any] = {"fence": record.fence + 1}
+    if decision is State.PREPARED:
+        changes |= waiting_again(tx, record, definition_of(tx, record.tool, record.definition))
+    crash.at("resolve.before_commit")
+    record = change(tx, record, decision, "human.decision", told, **changes)
+    tx.run("answer_alerts", op_id=op_id, at_ms=tx.now, by=operator)
+    if decision in TERMINAL:
+        announce(tx, record)
+    return record

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger in an SQLite file, or in memory.
+
+One transaction at a time, of whatever process: writers hold a lock file around each, also while the log of SQLite (WAL)
+is folded back. That is the gate for the race that SQLite up to 3.51.2 has between a writer and a checkpointer of
+another connection (sqlite.org/wal.html, "the WAL-reset bug"): with it no two of them ever act at once. It also is the
+fair queue that a busy timeout is not.
+
+Group commit: who finds nobody at work does the work, for itself and for all who have come meanwhile, with one flush.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from .. import clock
+from ..errors import DeadstopError, LedgerUnavailable
+from . import crash
+from .filelock import FileLock
+from .records import Evidence
+from .sequence import sequence
+from .statements import migrations, statements
+from .store import MEMORY, Row, check_migrations
+
+__all__ = ["SqliteStore"]
+
+T = TypeVar("T")
+
+OLDEST = (3, 37, 0)  # STRICT tables
+BATCH = 64
+LOCK_S = 30.0
+FOLD_BYTES = 4 << 20  # when idle
+FOLD_NOW_BYTES = 64 << 20
+_FAR = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs", "lustre")
+_kept: list[object] = []  # of a parent's: closing them in a forked child would touch the parent's file
+
+
+class _Tx:
+    __slots__ = ("_cursor", "_texts", "entries", "now")
+
+    def __init__(self, cursor: sqlite3.Cursor, texts: Mapping[str, str], now: int) -> None:
+        self._cursor, self._texts, self.now = cursor, texts, now
+        self.entries: list[Evidence] = []
+
+    def one(self, name: str, /, **values: Any) -> Row | None:
+        row: Row | None = self._cursor.execute(self._texts[name], values).fetchone()
+        return row
+
+    def all(self, name: str, /, **values: Any) -> list[Row]:
+        return self._cursor.execute(self._texts[name], values).fetchall()
+
+    def run(self, name: str, /, **values: Any) -> int:
+        return self._cursor.execute(self._texts[name], values).rowcount
+
+    def many(self, name: str, rows: Sequence[Mapping[str, Any]], /) -> None:
+        self._cursor.executemany(self._texts[name], rows)
+
+    def noted(self, entry: Evidence, /) -> None:
+        self.entries.append(entry)
+
+
+class _Job:
+    __slots__ = ("future", "turn", "work")
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self.work = work
+        self.future: Future[Any] = Future()
+        self.turn = threading.Lock()  # released when it is done, or when its owner is to do the work
+        self.turn.acquire()
+
+
+class SqliteStore:
+    """See `Store`. `where` is a path or ":memory:", which is as true to its triggers, and gone with the process."""
+
+    dialect = "sqlite"
+
+    def __init__(self, where: str) -> None:
+        self.where = where if where == MEMORY else os.path.abspath(where)
+        self.lasting = where != MEMORY
+        self._texts = statements("sqlite")
+        self._pid = os.getpid()
+        self._jobs: deque[_Job] = deque()
+        self._state = threading.Lock()  # over _jobs and _busy
+        self._busy = False
+        self._closed = False
+        self._reading = threading.Lock()
+        self._writing = threading.Lock()  # over the connection; only contended by what is not a transaction
+        _check_version(self.where)
+        try:
+            self._open()
+        except sqlite3.Error as problem:
+            raise self._unavailable(problem) from problem
+        except OSError as problem:
+            raise LedgerUnavailable(self.where, f"{problem.strerror or problem}", _fix(problem)) from problem
+
+    # -- opening -----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self._lock = None
+        if self.lasting:
+            _check_place(self.where)
+            self._lock = FileLock(f"{self.where}.lock")
+        with self._held():
+            self._writer = self._connect()
+            self._migrate()
+            self._reader = self._connect() if self.lasting else self._writer
+            self._cursor, self._read_cursor = self._writer.cursor(), self._reader.cursor()
+            last = self._cursor.execute(self._texts["last_time"]).fetchone()
+        # Set by the wall clock once; after that no setting of it moves a lease.
+        self._zero = max(time.time(), (last[0] if last else 0) / 1000) - clock.boottime()
+
+    def _connect(self) -> sqlite3.Connection:
+        if self.lasting and not os.path.exists(self.where):
+            os.close(os.open(self.where, os.O_CREAT | os.O_CLOEXEC, 0o600))
+        made = sqlite3.connect(self.where, timeout=10, isolation_level=None, check_same_thread=False,
+                               cached_statements=256)  # fmt: skip
+        for pragma in ("foreign_keys=ON", "trusted_schema=OFF", "synchronous=FULL", "fullfsync=ON",
+                       "wal_autocheckpoint=0", "cache_size=-8000", "temp_store=MEMORY"):  # fmt: skip
+            made.execute(f"PRAGMA {pragma}")
+        if self.lasting:
+            mode = made.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            if mode != "wal":
+                raise LedgerUnavailable(self.where, f"its journal mode cannot be WAL (it is {mode})")
+        return made
+
+    def _migrate(self) -> None:
+        run = self._writer.execute
+        run("CREATE TABLE IF NOT EXISTS migration (number INTEGER PRIMARY KEY, digest TEXT NOT NULL, at_ms INTEGER)")
+        done = run("SELECT number, digest FROM migration ORDER BY number").fetchall()
+        for each in migrations("sqlite")[check_migrations(self.where, "sqlite", done) :]:
+            at = round(time.time() * 1000)
+            row = f"INSERT INTO migration VALUES ({each.number}, '{each.digest}', {at});"
+            self._writer.executescript(f"BEGIN IMMEDIATE; {each.text}\n{row}")
+            crash.at("migrate.in_transaction")
+            run("COMMIT")
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, work: Callable[[_Tx], T], /) -> Future[T]:
+        """Blocks until it is done; the future it gives has its result already."""
+        job = _Job(work)
+        if self._closed or os.getpid() != self._pid:
+            job.future.set_exception(self._gone())
+            return job.future
+        with self._state:
+            self._jobs.append(job)
+            leads = not self._busy
+            self._busy = True
+        if not leads:
+            job.turn.acquire()  # bounded by the leader's own bounds: it always passes the turn on
+        if not job.future.done():
+            self._lead()
+        return job.future
+
+    def _lead(self) -> None:
+        """Do what has come so far, then let the next one do what came meanwhile."""
+        with self._state:
+            jobs = [self._jobs.popleft() for _ in range(min(BATCH, len(self._jobs)))]
+        try:
+            self._commit(jobs)
+        finally:
+            with self._state:
+                following = self._jobs[0] if self._jobs else None
+                self._busy = following is not None
+            if following is not None:
+                following.turn.release()
+            for job in jobs:
+                if not job.future.done():
+                    job.future.set_exception(LedgerUnavailable(self.where, "the transaction was broken off"))
+                if job.turn.locked():
+                    job.turn.release()
+
+    def _commit(self, jobs: list[_Job]) -> None:
+        done: list[tuple[_Job, Any]] = []
+        try:
+            with self._held(), self._writing:
+                begun = False
+                try:
+                    self._cursor.execute("BEGIN IMMEDIATE")
+                    begun = True
+                    self._work(jobs, done)
+                    crash.at("commit.before")
+                    self._cursor.execute("COMMIT")
+                    begun = False
+                finally:
+                    if begun and self._writer.in_transaction:
+                        self._cursor.execute("ROLLBACK")
+                self._fold_if(FOLD_NOW_BYTES)
+        except BaseException as problem:
+            told = problem if isinstance(problem, DeadstopError) else self._unavailable(problem)
+            for job in jobs:
+                if not job.future.done():
+                    job.future.set_exception(told)
+            if not isinstance(problem, Exception):  # somebody interrupts this thread, not the others
+                raise
+            return
+        for job, result in done:
+            job.future.set_result(result)
+
+    def _work(self, jobs: list[_Job], done: list[tuple[_Job, Any]]) -> None:
+        cursor, now, entries = self._cursor, self._now(), []
+        for job in jobs:
+            tx = _Tx(cursor, self._texts, now)
+            cursor.execute("SAVEPOINT job")
+            try:
+                result = job.work(tx)
+            except Exception as problem:
+                if not self._writer.in_transaction:  # the database itself gave up: nothing of this batch is left
+                    raise
+                cursor.execute("ROLLBACK TO job")
+                cursor.execute("RELEASE job")
+                job.future.set_exception(self._unavailable(problem) if isinstance(problem, sqlite3.Error) else problem)
+                continue
+            cursor.execute("RELEASE job")
+            entries += tx.entries
+            done.append((job, result))
+        if entries:
+            sequence(_Tx(cursor, self._texts, now), entries)
+
+    def _now(self) -> int:
+        return round((self._zero + clock.boottime()) * 1000)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def read(self, work: Callable[[_Tx], T], /) -> T:
+        if self._closed or os.getpid() != self._pid:
+            raise self._gone()
+        if not self.lasting:
+            return self.write(work).result()
+        with self._reading:
+            try:
+                self._read_cursor.execute("BEGIN")
+                try:
+                    return work(_Tx(self._read_cursor, self._texts, self._now()))
+                finally:
+                    self._read_cursor.execute("ROLLBACK")
+            except sqlite3.Error as problem:
+                raise self._unavailable(problem) from problem
+
+    # -- upkeep ------------------------------------------------------------------------------------------------------
+
+    def tidy(self) -> None:
+        """Fold SQLite's log back into the file, if it has grown. For a moment at which nobody waits."""
+        if self.lasting and not self._closed and os.getpid() == self._pid and self._grown(FOLD_BYTES):
+            with self._held(), self._writing:
+                self._fold_if(FOLD_BYTES)
+
+    def _grown(self, most: int) -> bool:
+        try:
+            return os.stat(f"{self.where}-wal").st_size > most
+        except OSError:
+            return False
+
+    def _fold_if(self, most: int) -> None:
+        if self.lasting and self._grown(most):
+            crash.at("wal.checkpoint")
+            how = "RESTART" if most >= FOLD_NOW_BYTES else "TRUNCATE"
+            self._writer.execute(f"PRAGMA wal_checkpoint({how})")
+
+    def _held(self) -> Any:
+        return self._lock.held(LOCK_S) if self._lock is not None else _NOTHING
+
+    def close(self) -> None:
+        """The last one to close folds the log back, which is why it, too, is done under the lock."""
+        with self._state:
+            if self._closed:
+                return
+            self._closed = True
+        if os.getpid() != self._pid:
+            _kept.append((self._writer, self._reader))
+            return
+        with self._held(), self._writing, self._reading:
+            self._reader.close()
+            self._writer.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _gone(self) -> LedgerUnavailable:
+        if self._closed:
+            return LedgerUnavailable(self.where, "it has been closed")
+        _kept.append((self._writer, self._reader))
+        return LedgerUnavailable(self.where, "it was opened before this process was forked", "open it again here")
+
+    def _unavailable(self, problem: BaseException) -> LedgerUnavailable:
+        text = str(problem)
+        fixes = {"locked": "end the program that keeps it locked", "full": "make room on its disk",
+                 "readonly": "make the file and its folder writable", "not a database": "name another file",
+                 "malformed": "restore it from a copy; deadstop audit verify says what is wrong"}  # fmt: skip
+        fix = next((fix for word, fix in fixes.items() if word in text), "")
+        surely_not = isinstance(problem, sqlite3.Error) and "disk I/O error" not in text
+        return LedgerUnavailable(self.where, text or type(problem).__name__, fix, uncertain=not surely_not)
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+
+_NOTHING = _Nothing()
+
+
+def _check_version(where: str) -> None:
+    if sqlite3.sqlite_version_info < OLDEST:
+        old = f"SQLite {sqlite3.sqlite_version} is too old"
+        raise LedgerUnavailable(where, old, "use a Python with SQLite 3.37 or later")
+
+
+def _check_place(path: str) -> None:
+    """SQLite's log needs shared memory and locks that hold: not on a file system of another machine."""
+    folder = os.path.dirname(path)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    kind = _file_system(folder)
+    if kind in _FAR:
+        raise LedgerUnavailable(path, f"it is on a network file system ({kind})", "use a local disk, or postgresql://")
+
+
+def _file_system(folder: str) -> str:
+    """The type of the file system that a folder is on; "" if that cannot be told."""
+    device = os.stat(folder).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        with open("/proc/self/mountinfo") as file:
+            for line in file:
+                words = line.split()
+                if words[2] == wanted:
+                    return words[words.index("-") + 1]
+    except (OSError, ValueError, IndexError):
+        pass
+    return ""
+
+
+def _fix(problem: OSError) -> str:
+    return "name another place with --ledger or DEADSTOP_LEDGER" if problem.errno in (1, 13, 30) else ""
