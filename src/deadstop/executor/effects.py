@@ -31,7 +31,7 @@ from ..errors import (
 )
 from ..ledger.answers import key_conflict, not_sent_now, not_written_down, with_operation
 from ..ledger.canonical import canonical, digest, fingerprint, selected
-from ..ledger.ledger import LEASE_S, Ledger, default
+from ..ledger.ledger import Ledger, default
 from ..ledger.records import Claim, Intent, Outcome, Record
 from ..ledger.states import Phase, State
 from ..operation import Acting, Operation, acting_now
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Effected", "outcome_of", "run_effect", "run_effect_async"]
 
-UNLIMITED_S = 3600.0  # to be sent within, for a call without a limit
+MARGIN_S = 10.0  # what a lease has beyond the last moment at which the call may still run
 POLL_S = (0.005, 0.1)  # how often the one who waits for another run's answer looks
 _BEFORE_ANYTHING_RAN = (UsageError, BoundaryUnavailable, SandboxError)
 
@@ -95,7 +95,9 @@ class Effected:
         self.ledger: Ledger = default()
         self.definition = self.ledger.define(declared.effect.define(self.tool))
         end, _ = asked.resolve()
-        self.seconds = UNLIMITED_S if end == float("inf") else max(0.001, end - clock.monotonic())
+        if end == float("inf"):
+            raise UsageError(f"{self.tool} has effects, and so it needs a limit: give it a timeout")
+        self.seconds = max(0.001, end - clock.monotonic())
         self.intent = self._intent()
         self.claim: Claim | None = None
 
@@ -112,7 +114,7 @@ class Effected:
             scope=f"{effect.scope}/{self.tool}", binding=binding, fingerprint=print_of, tool=self.tool,
             definition=self.definition.version, correlation=correlation or asked.call_id, target=_target(effect, told),
             holds=holds, digest=_digest(told), sealed={"request": fields} if effect.fingerprint is not None else {},
-            asked_by=acting.asked_by, authorised_by=acting.authorised_by, request_s=self.seconds + LEASE_S,
+            asked_by=acting.asked_by, authorised_by=acting.authorised_by, request_s=self.seconds + MARGIN_S,
             recovery_s=self.definition.recovery_s,
         )  # fmt: skip
 
@@ -121,7 +123,8 @@ class Effected:
         until = clock.monotonic() + self.seconds
         while True:
             try:
-                begun = self.ledger.begin(self.intent)
+                # As long as the call itself can live, whatever becomes of this process: nobody else sends it meanwhile.
+                begun = self.ledger.begin(self.intent, self.seconds + MARGIN_S)
             except OperationConflict as problem:
                 record = self.ledger.get(problem.op_id)
                 return key_conflict(self.tool, self.asked.call_id, record, self._definition(record))

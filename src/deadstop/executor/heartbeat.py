@@ -10,13 +10,12 @@ from contextlib import contextmanager
 
 from .. import clock
 from ..errors import LedgerError, StaleClaim
-from ..ledger.ledger import LEASE_S, Ledger
+from ..ledger.ledger import Ledger
 from ..ledger.records import Claim
 
 __all__ = ["beating"]
 
-EVERY_S = LEASE_S / 6
-EARLY_S = LEASE_S * 2 / 3  # a lease with less left is made longer
+EVERY_S = 5.0
 
 
 class _Heart:
@@ -49,13 +48,13 @@ class _Heart:
             pause.wait(EVERY_S)
             with self._guard:
                 late = [(number, *each) for number, each in self._held.items()
-                        if each[1].until - clock.monotonic() < EARLY_S]  # fmt: skip
+                        if each[1].until - clock.monotonic() < each[1].lease_s - EVERY_S / 2]  # fmt: skip
             for number, ledger, claim in late:
                 self._renew(number, ledger, claim)
 
     def _renew(self, number: int, ledger: Ledger, claim: Claim) -> None:
         try:
-            longer = ledger.heartbeat(claim)
+            longer = ledger.heartbeat(claim, claim.lease_s)
         except StaleClaim:
             self.let_go(number)  # somebody else has settled it; the end of the call will be told so
         except LedgerError:

@@ -18,11 +18,11 @@ __all__ = ["key_conflict", "not_sent_now", "not_written_down", "settle_hint", "w
 
 def with_operation(result: ToolResult, record: Record, definition: Definition, outcome: Outcome | None) -> ToolResult:
     """The result of the attempt that `outcome` describes, after the ledger has taken it."""
-    effect = effect_of(record)
+    effect, again = effect_of(record), retry_allowed(record, definition)
     hint = result.hint
     if effect == "unknown":
         hint = settle_hint(record, definition)
-    elif retry_allowed(record):
+    elif again:
         hint = "it did not happen; it may be sent again, by the same call, under the same key"
     told: dict[str, Any] = {}
     if result.status is Status.COMPLETED and effect == "unknown":  # taken by the authority, and not done
@@ -32,7 +32,7 @@ def with_operation(result: ToolResult, record: Record, definition: Definition, o
             "value": None,
         }
     return replace(
-        result, effect=effect, retry_allowed=retry_allowed(record), hint=hint,
+        result, effect=effect, retry_allowed=again, hint=hint,
         operation=operation_document(record, definition, outcome), **told,
     )  # fmt: skip
 
@@ -85,6 +85,8 @@ def settle_hint(record: Record, definition: Definition) -> str:
     """What would settle it, in words."""
     from ..operation import Operation
 
+    if retry_allowed(record, definition):
+        return "the same call may be made again: its provider does nothing twice under its key"
     if record.state is State.NEEDS_HUMAN:
         return f"do not send it again; a person decides: deadstop ops show {record.op_id}"
     if settled_by(definition, Operation.of(record)) is None:

@@ -68,6 +68,8 @@ class Effect:
             names = getattr(self, name)
             if isinstance(names, str) or not all(isinstance(each, str) for each in names or ()):
                 raise UsageError(f"{name}: give a list of argument names, not {names!r:.60}")
+        if both := set(self.fingerprint or ()) & set(self.redact):
+            raise UsageError(f"redact: the digest of {sorted(both)[0]!r} would be in the fingerprint, to be guessed at")
         if self.retry == Retry.SAME_KEY_SAFE and self.key_ttl is None:
             raise UsageError("retry='same_key_safe' needs key_ttl: how long the provider keeps a key, in seconds")
         if self.reconcile is not None:

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from .. import clock
 from ..operation import Operation
 from .definition import Definition
+from .operations import key_is_kept
 from .queries import FunctionQuery, HttpQuery, Query, SqlQuery, SshQuery
 from .records import Outcome, Record
-from .states import TERMINAL, State
+from .states import TERMINAL, State, Verdict
 
 __all__ = ["Operation", "effect_of", "operation_document", "retry_allowed", "settled_by"]
 
@@ -19,13 +21,16 @@ def effect_of(record: Record) -> str:
     """As a result's `effect`."""
     if record.state is State.SUCCEEDED:
         return "applied"
-    if record.state in (State.FAILED, State.PREPARED) or (record.state is State.ABANDONED and not record.attempts):
-        return "not_applied"
-    return "unknown"
+    if record.state in (State.FAILED, State.PREPARED):
+        doubt = record.state is State.PREPARED and record.verdict not in (None, Verdict.DEFINITELY_ABSENT)
+        return "unknown" if doubt else "not_applied"
+    return "not_applied" if record.state is State.ABANDONED and not record.attempts else "unknown"
 
 
-def retry_allowed(record: Record) -> bool:
+def retry_allowed(record: Record, definition: Definition) -> bool:
     """Only where the ledger says that it may be sent again, under its own key: never anybody's guess."""
+    if record.state is State.UNKNOWN:
+        return key_is_kept(record, definition, round(time.time() * 1000))
     return record.state is State.PREPARED
 
 

@@ -20,21 +20,13 @@ from .canonical import canonical, digest
 from .definition import Definition
 from .entries import change, clean, locked, note, read, write_head
 from .records import Begun, Intent, Outcome, Record
-from .states import TERMINAL, Retry, State
+from .states import TERMINAL, Retry, State, Verdict
 from .store import Tx
 
 __all__ = [
-    "begin",
-    "cancel",
-    "claim",
-    "define",
-    "definition_of",
-    "finish",
-    "heartbeat",
-    "key_of",
-    "may_send_again",
-    "submit",
-]
+    "announce", "begin", "cancel", "claim", "define", "definition_of", "finish", "heartbeat", "in_doubt", "key_is_kept",
+    "key_of", "may_send_again", "submit",
+]  # fmt: skip
 
 EVENTS = "events"  # in meta: publish what is settled
 MOST_VALUE = 64 << 10  # of a result that is kept for whoever asks again
@@ -80,14 +72,7 @@ def definition_of(tx: Tx, tool: str, version: int) -> Definition:
 
 def submit(tx: Tx, intent: Intent) -> Begun:
     """The operation of this intent, made now (PREPARED) or found. Nothing is sent under it yet."""
-    generation = 0
-    if intent.holds != "always":
-        last = tx.one("last_of_binding", scope=intent.scope, binding=intent.binding)
-        if last is not None:
-            state, count = State(last[1]), last[2]
-            over = state in TERMINAL and (intent.holds == "open" or state is not State.SUCCEEDED)
-            generation = count if over else count - 1
-    key = key_of(intent.scope, intent.binding, generation)
+    key = key_of(intent.scope, intent.binding, _generation(tx, intent))
     op_id = f"op_{tx.now:011x}{secrets.token_hex(6)}"
     request_ms = tx.now + round(intent.request_s * 1000)
     made = tx.run(
@@ -100,6 +85,21 @@ def submit(tx: Tx, intent: Intent) -> Begun:
     if not made:
         return _found(tx, intent, key)
     return Begun(_born(tx, op_id, intent, key), None, "prepared", fresh=True)
+
+
+def _generation(tx: Tx, intent: Intent) -> int:
+    """Which of its binding's operations this one is: the last, or the next where the last is over and does not bind."""
+    if intent.holds == "always":
+        return 0
+    row = tx.one("count_of_binding", scope=intent.scope, binding=intent.binding)
+    last = -1 if row is None else row[0] - 1
+    if last < 0:
+        return 0
+    row = tx.one("state_of_key", scope=intent.scope, key=key_of(intent.scope, intent.binding, last))
+    assert row is not None
+    state = State(row[0])
+    over = state in TERMINAL and (intent.holds == "open" or state is not State.SUCCEEDED)
+    return last + 1 if over else last
 
 
 def _born(tx: Tx, op_id: str, intent: Intent, key: str) -> Record:
@@ -151,12 +151,43 @@ def _found(tx: Tx, intent: Intent, key: str) -> Begun:
 def begin(tx: Tx, intent: Intent, owner: str, lease_ms: int) -> Begun:
     """As `submit`, and the claim with it, in one transaction, if nothing stands against sending it now."""
     begun = submit(tx, intent)
+    if begun.why == "unknown":
+        begun = _under_the_kept_key(tx, begun, owner, lease_ms)
     if begun.why != "prepared":
         return begun
     # A retry has its own time to be sent in.
     record = begun.record if begun.fresh else replace(begun.record, request_ms=tx.now + round(intent.request_s * 1000))
     crash.at("submit.before_commit")
     return replace(begun, record=_claimed(tx, record, owner, lease_ms), why="begun")
+
+
+def _under_the_kept_key(tx: Tx, begun: Begun, owner: str, lease_ms: int) -> Begun:
+    """An operation in doubt that may be sent again all the same, because its provider does nothing twice under a key.
+
+    All its steps in one transaction: nobody may find it PREPARED, which would look as if it had not happened.
+    """
+    definition = definition_of(tx, begun.record.tool, begun.record.definition)
+    if not key_is_kept(begun.record, definition, tx.now):
+        return begun
+    record = change(tx, begun.record, State.RECONCILING, "reconcile.started", {"owner": owner}, owner=owner,
+                    lease_ms=tx.now + lease_ms)  # fmt: skip
+    why = "the provider keeps its key: sending it again cannot do it twice"
+    record = change(tx, record, State.PREPARED, "attempt.allowed", {"why": why},
+                    verdict=record.verdict or Verdict.INCONCLUSIVE)  # fmt: skip
+    return replace(begun, record=record, why="prepared")
+
+
+def key_is_kept(record: Record, definition: Definition, now: int) -> bool:
+    """The provider's memory counts from the first attempt; a little of it is left out, for clocks that differ."""
+    if definition.retry is not Retry.SAME_KEY_SAFE or definition.key_ttl_s is None or record.first_sent_ms is None:
+        return False
+    kept = now < record.first_sent_ms + round(definition.key_ttl_s * 1000 * 0.9)
+    return kept and may_send_again(record, definition)
+
+
+def in_doubt(record: Record) -> bool:
+    """An earlier attempt may have had its effect: what this one says of itself says nothing of that."""
+    return record.attempts > 1 and record.verdict not in (None, Verdict.DEFINITELY_ABSENT)
 
 
 def claim(tx: Tx, op_id: str, owner: str, lease_ms: int) -> Record:
@@ -205,6 +236,8 @@ def finish(tx: Tx, op_id: str, fence: int, outcome: Outcome) -> tuple[Record, bo
         return write_head(tx, note(tx, record, "attempt.late", late)), False
     definition = definition_of(tx, record.tool, record.definition)
     to, told = outcome.to, _told(record, outcome)
+    if to in (State.FAILED, State.PREPARED) and in_doubt(record):
+        to, told["why"] = State.UNKNOWN, "an earlier attempt is in doubt"
     if to is State.PREPARED and not may_send_again(record, definition):
         to = State.FAILED  # surely not sent, and not to be sent again
     end_attempt(tx, record, to, outcome)

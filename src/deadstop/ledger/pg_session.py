@@ -136,13 +136,35 @@ class Session:
         self.now = 0
         self._pg = connection.pgconn
         self._pg.nonblocking = 1
-        self._pg.enter_pipeline_mode()
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
         self._queue: list[tuple[_Statement, list[Buffer | None], tuple[type, ...]]] = []
         self._prepared: dict[tuple[str, tuple[type, ...]], bytes] = {}
-        self._numeric: dict[str, list[bool]] = {}
+        self._columns: dict[str, tuple[tuple[int, bool], ...]] = {}
         self._open = False  # BEGIN has been sent
+
+    # -- before the pipeline -----------------------------------------------------------------------------------------
+
+    def plain(self, text: str) -> list[Row]:
+        """Statements by their text; the rows of the last. Each by itself unless BEGIN was among them."""
+        try:
+            self._pg.send_query(text.encode())
+            self._flush()
+            refused, rows = None, list[Row]()
+            while (result := self._next()) is not None:
+                if result.status == pq.ExecStatus.FATAL_ERROR:
+                    refused = refused or self._refusal(result)
+                rows = _rows(result, _numeric(result))
+        except psycopg.Error as problem:
+            raise self._lost(problem) from problem
+        if refused is not None:
+            raise refused
+        return rows
+
+    def pipeline(self) -> Session:
+        """From now on, transactions."""
+        self._pg.enter_pipeline_mode()
+        return self
 
     # -- a transaction -----------------------------------------------------------------------------------------------
 
@@ -200,8 +222,11 @@ class Session:
             expected = self._send(queue)
             return self._receive(expected)
         except psycopg.Error as problem:
-            self.dead = True
-            raise Lost(one_line(problem)) from problem
+            raise self._lost(problem) from problem
+
+    def _lost(self, problem: BaseException) -> Lost:
+        self.dead = True
+        return Lost(one_line(problem))
 
     def _send(self, queue: list[Any]) -> list[tuple[str, Any]]:
         """What answers will come: ("prepare", key) or ("result", name) each."""
@@ -275,11 +300,10 @@ class Session:
         return Refused(state, text)
 
     def rows(self, name: str, result: PGresult) -> list[Row]:
-        numeric = self._numeric.get(name)
+        numeric = self._columns.get(name)
         if numeric is None:
-            numeric = self._numeric[name] = [result.ftype(each) in _NUMBERS for each in range(result.nfields)]
-        get, columns = result.get_value, tuple(enumerate(numeric))
-        return [tuple(_decoded(get(row, at), number) for at, number in columns) for row in range(result.ntuples)]
+            numeric = self._columns[name] = _numeric(result)
+        return _rows(result, numeric)
 
     def healthy(self) -> bool:
         """Nothing has come while nothing was asked: that would be the server's goodbye."""
@@ -314,6 +338,16 @@ def _encoded(value: Any) -> bytes | None:
 
 def _oid(kind: type) -> int:
     return _INT8 if issubclass(kind, int) else _TEXT if kind is str else 0
+
+
+def _numeric(result: PGresult) -> tuple[tuple[int, bool], ...]:
+    """Each column, and whether it is a number."""
+    return tuple((each, result.ftype(each) in _NUMBERS) for each in range(result.nfields))
+
+
+def _rows(result: PGresult, columns: tuple[tuple[int, bool], ...]) -> list[Row]:
+    get = result.get_value
+    return [tuple(_decoded(get(row, at), number) for at, number in columns) for row in range(result.ntuples)]
 
 
 def _decoded(value: bytes | None, number: bool) -> Any:

@@ -50,6 +50,10 @@ _SETTINGS = {"statement_timeout": "10s", "lock_timeout": "5s",
              "idle_in_transaction_session_timeout": "30s", "plan_cache_mode": "force_generic_plan",
              "enable_seqscan": "off", "jit": "off"}  # fmt: skip
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('deadstop migration ' || current_schema(), 0))"
+_SETUP = (
+    "SELECT current_setting('synchronous_commit'), current_setting('server_encoding'), current_schema(), "
+    + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items())
+)
 _AGAIN = ("40001", "40P01", "22012")  # serialisation failure, deadlock, a change of one row that found another
 _FIXES = {
     "28": "check the user and the password", "3D": "create the database", "42501": "grant the rights (0001_ledger.sql)",
@@ -82,25 +86,23 @@ class PostgresStore:
 
     # -- connections -------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> psycopg.Connection[Any]:
+    def _connect(self) -> Session:
         """Ours: with its limits set, and durable."""
         try:
-            made = psycopg.connect(self._conninfo, autocommit=True)
+            session = Session(psycopg.connect(self._conninfo, autocommit=True))
         except psycopg.Error as problem:
             raise self._unavailable(one_line(problem), problem.sqlstate or "") from problem
         try:
-            wanted = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items())
-            durable, encoding, schema = made.execute(
-                "SELECT current_setting('synchronous_commit'), current_setting('server_encoding'), current_schema(), "
-                + wanted
-            ).fetchone()[:3]  # type: ignore[index]
-            self._check(durable, encoding, schema)
-        except BaseException as problem:
-            made.close()
-            if isinstance(problem, psycopg.Error):
-                raise self._unavailable(one_line(problem), problem.sqlstate or "") from problem
+            row = session.plain(_SETUP)[0]
+            self._check(row[0], row[1], row[2])
+            self._sessions.add(session)
+            return session
+        except (Lost, Refused) as problem:
+            session.close()
+            raise self._unavailable(str(problem), "") from problem
+        except BaseException:
+            session.close()
             raise
-        return made
 
     def _check(self, durable: str, encoding: str, schema: str | None) -> None:
         if durable == "off":
@@ -117,16 +119,14 @@ class PostgresStore:
 
     def _take(self) -> Session:
         if not self._room.acquire(timeout=ROOM_S):
-            raise LedgerUnavailable(self.where, f"its {self._size} connections have all been in use for {ROOM_S:g} s")
+            raise LedgerUnavailable(self.where, f"all {self._size} of its connections were in use for {ROOM_S:g} s")
         try:
             while self._idle:
                 session = self._idle.pop()
                 if session.healthy():
                     return session
                 session.close()
-            session = Session(self._connect())
-            self._sessions.add(session)
-            return session
+            return self._connect().pipeline()
         except BaseException:
             self._room.release()
             raise
@@ -137,6 +137,9 @@ class PostgresStore:
         else:
             self._idle.append(session)
         self._room.release()
+
+    def tidy(self) -> None:
+        """Its server does that by itself."""
 
     def close(self) -> None:
         """Waits, within a bound, for what is under way."""
@@ -198,32 +201,31 @@ class PostgresStore:
 
     def _migrate(self) -> None:
         """One process at a time, all or nothing, and nothing at all where it is up to date."""
+        session = self._connect()
         try:
-            with self._connect() as connection:
-                if self._undone(connection):
-                    with connection.transaction():
-                        connection.execute(_LOCK)
-                        self._apply(connection)
-        except psycopg.Error as problem:
-            raise self._unavailable(one_line(problem), problem.sqlstate or "") from problem
+            if self._undone(session):
+                session.plain(f"BEGIN; {_LOCK}")
+                self._apply(session)
+                session.plain("COMMIT")
+        except (Lost, Refused) as problem:
+            raise self._unavailable(str(problem), getattr(problem, "state", "")) from problem
+        finally:
+            session.close()
 
-    def _undone(self, connection: psycopg.Connection[Any]) -> int:
-        found = connection.execute("SELECT to_regclass(quote_ident(current_schema()) || '.migration')").fetchone()
-        done = []
-        if found and found[0] is not None:
-            done = connection.execute("SELECT number, digest FROM migration ORDER BY number").fetchall()
+    def _undone(self, session: Session) -> int:
+        done: list[Any] = []
+        if session.plain("SELECT to_regclass(quote_ident(current_schema()) || '.migration')")[0][0] is not None:
+            done = session.plain("SELECT number, digest FROM migration ORDER BY number")
         return len(migrations("postgresql")) - check_migrations(self.where, "postgresql", done)
 
-    def _apply(self, connection: psycopg.Connection[Any]) -> None:
+    def _apply(self, session: Session) -> None:
         columns = "number BIGINT PRIMARY KEY, digest TEXT NOT NULL, at_ms BIGINT NOT NULL"
-        connection.execute(f"CREATE TABLE IF NOT EXISTS migration ({columns})".encode())
+        session.plain(f"CREATE TABLE IF NOT EXISTS migration ({columns})")
         known = migrations("postgresql")
-        for each in known[len(known) - self._undone(connection) :]:  # again: another may have been before us
-            connection.execute(each.text.encode())
-            connection.execute(
-                "INSERT INTO migration VALUES (%s, %s, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)",
-                (each.number, each.digest),
-            )
+        for each in known[len(known) - self._undone(session) :]:  # again: another may have been before us
+            session.plain(each.text)
+            now = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+            session.plain(f"INSERT INTO migration VALUES ({each.number}, '{each.digest}', {now})")
             crash.at("migrate.in_transaction")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -85,9 +86,8 @@ class _SqliteFile:
 
 
 class _FileTx:
-    now = 0
-
     def __init__(self, connection: sqlite3.Connection, texts: dict[str, str]) -> None:
+        self.now = round(time.time() * 1000)
         self._connection, self._texts = connection, texts
 
     def one(self, name: str, /, **values: Any) -> tuple[Any, ...] | None:

@@ -24,6 +24,7 @@ _PAGE = 1024
 _LAST = "\U0010ffff"
 _LEASED, _TERMINAL = frozenset(map(str, LEASED)), frozenset(map(str, TERMINAL))
 _NAMED = ("scope", "key", "fingerprint", "tool", "definition", "correlation", "target")  # in the intent
+_COLUMNS = ("op", "n", "kind", "at", "prev")
 _COUNTED = ("state", "ver", "fence", "attempts", "verdict")
 
 
@@ -105,14 +106,16 @@ class _Operation:
                 self._bad("order", f"{where}, leaf {seq}", f"it is in the log before what it follows (leaf {place})")
             else:
                 place = seq
-            body = self._body(where, text, {"op": self.op_id, "n": n, "kind": kind, "at": at, "prev": prev})
+            body = self._body(where, text, (self.op_id, n, kind, at, prev))
             if prev != self.head:
                 self._bad("chain", where, "it does not follow the entry before it")
             self.count, self.head = n, leaf
             if body:
                 self._step(where, kind, body)
+                if '"sealed.' in text:
+                    self._seals(body)
 
-    def _body(self, where: str, text: Any, columns: dict[str, Any]) -> dict[str, Any]:
+    def _body(self, where: str, text: Any, columns: Row) -> dict[str, Any]:
         try:
             body = json.loads(text)
         except (TypeError, ValueError, RecursionError):
@@ -120,11 +123,11 @@ class _Operation:
         if not isinstance(body, dict):
             self._bad("evidence", where, "its body is no JSON object")
             return {}
-        for name, value in columns.items():
-            if body.get(name) != value:
-                self._bad(
-                    "column", f"{where}, column {name}", f"it says {value!r:.80}; the body says {body.get(name)!r:.80}"
-                )
+        said = tuple(map(body.get, _COLUMNS))
+        if said != columns:
+            for name, there, own in zip(_COLUMNS, columns, said, strict=True):
+                if there != own:
+                    self._bad("column", f"{where}, column {name}", f"it says {there!r:.80}; the body says {own!r:.80}")
         return body
 
     def _step(self, where: str, kind: str, body: dict[str, Any]) -> None:
@@ -135,9 +138,6 @@ class _Operation:
             self.shredded.update(str(body.get("names")).split(","))
         elif kind == "reconcile.finding":
             self.verdict = body.get("counts_as")
-        for name, value in body.items():
-            if name.startswith("sealed.") and value is not None:
-                self.sealed.setdefault(name[7:], set()).add(value)
         if isinstance(body.get("reference"), str):
             self.references.add(body["reference"])
         if to is None:
@@ -147,6 +147,11 @@ class _Operation:
         elif body.get("from") == State.DISPATCHING and "attempt" in body:
             self.ended[body["attempt"]] = body
         self._change(where, to, body)
+
+    def _seals(self, body: dict[str, Any]) -> None:
+        for name, value in body.items():
+            if name.startswith("sealed.") and value is not None:
+                self.sealed.setdefault(name[7:], set()).add(value)
 
     def _change(self, where: str, to: str, body: dict[str, Any]) -> None:
         ver, fence, attempts = body.get("ver"), body.get("fence"), body.get("attempts", self.attempts)

@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Problem", "Problems", "Report"]
+__all__ = ["CHANGED", "Problem", "Problems", "Report"]
 
 MOST = 1000
+CHANGED = "changed, reordered, or another history"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from .operations import (
     waiting_again,
 )
 from .records import Finding, Outcome, Record
-from .states import LEASED, TERMINAL, Retry, State, Verdict
+from .states import LEASED, TERMINAL, State, Verdict
 from .store import Tx
 
 __all__ = ["due", "resolve", "settle", "sweep", "sweep_one", "take"]
@@ -166,10 +166,6 @@ def _applied(
             return change(tx, record, State.PREPARED, "attempt.allowed", told, **changes,
                           **waiting_again(tx, record, definition))  # fmt: skip
         return settled(tx, record, State.FAILED, {**told, "why": "it was not applied"}, **changes)
-    if verdict is not Verdict.IN_PROGRESS and again and _key_is_kept(tx, record, definition):
-        told["why"] = "the provider keeps its key: sending it again cannot do it twice"
-        return change(tx, record, State.PREPARED, "attempt.allowed", told, **changes,
-                      **waiting_again(tx, record, definition))  # fmt: skip
     if record.recovery_ms <= tx.now:
         why = "no outcome was found within its recovery deadline"
         return need_a_person(tx, record, "recovery_deadline_passed", why, told)
@@ -182,13 +178,6 @@ def _applied(
 
 def settled(tx: Tx, record: Record, to: State, told: dict[str, Any], **changes: Any) -> Record:
     return announce(tx, change(tx, record, to, "settled", told, **changes))
-
-
-def _key_is_kept(tx: Tx, record: Record, definition: Definition) -> bool:
-    """The provider's memory counts from the first attempt; a little of it is left out, for clocks that differ."""
-    if definition.retry is not Retry.SAME_KEY_SAFE or definition.key_ttl_s is None or record.first_sent_ms is None:
-        return False
-    return tx.now < record.first_sent_ms + round(definition.key_ttl_s * 1000 * 0.9)
 
 
 # -- people --------------------------------------------------------------------------------------------------------
@@ -220,6 +209,7 @@ def resolve(
     changes: dict[str, Any] = {"fence": record.fence + 1}
     if decision is State.PREPARED:
         changes |= waiting_again(tx, record, definition_of(tx, record.tool, record.definition))
+        changes["verdict"] = record.verdict or Verdict.INCONCLUSIVE  # that it may be sent again does not show it absent
     crash.at("resolve.before_commit")
     record = change(tx, record, decision, "human.decision", told, **changes)
     tx.run("answer_alerts", op_id=op_id, at_ms=tx.now, by=operator)

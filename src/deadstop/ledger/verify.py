@@ -21,8 +21,9 @@ from .locate import swapped
 from .merkle import Frontier, Node
 from .reader import PAGE, Reader, opened, pages
 from .replay import replay
-from .report import Problem, Problems, Report
+from .report import CHANGED, Problem, Problems, Report
 from .signing import Checkpoint, PublicKey, Trust, origin_of, parse_note, public_keys
+from .store import MEMORY
 
 if TYPE_CHECKING:
     from .store import Tx
@@ -113,6 +114,8 @@ def anchors_of(
     keys = trusted(key_path(reader.where, reader.dialect, ledger_id), key)
     path = checkpoints or checkpoints_path(reader.where, reader.dialect, ledger_id)
     table = _of_table(tx, problems)
+    if reader.where == MEMORY and checkpoints is None:
+        return Anchors((), table)
     try:
         with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             text = file.read()
@@ -306,11 +309,11 @@ class _Log:
         if signed == {root}:
             self.sound = self.tree.copy()
         if signed - {root}:
-            self._forked(size, signed - {root}, f"not the leaves over which the root of {size} was signed: changed, "
-                         "reordered, or another history", "fork")  # fmt: skip
+            text = f"not the leaves over which the root of {size} was signed: {CHANGED}"
+            self._forked(size, signed - {root}, text, "fork")
         elif stated != root:
-            self._forked(size, {stated}, "the log's end that is stated is not that of these leaves: one or the other "
-                         "was changed", "head")  # fmt: skip
+            text = "the log's end that is stated is not that of these leaves: one or the other was changed"
+            self._forked(size, {stated}, text, "head")
         else:
             self.sound = self.tree.copy()
 

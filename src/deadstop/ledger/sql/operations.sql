@@ -52,9 +52,11 @@ FROM operation WHERE op_id = :op_id FOR UPDATE
 -- name: op_id_of_key
 SELECT op_id FROM operation WHERE scope = :scope AND key = :key
 
--- name: last_of_binding
-SELECT op_id, state, (SELECT count(*) FROM operation AS every WHERE every.scope = :scope AND every.binding = :binding)
-FROM operation WHERE scope = :scope AND binding = :binding ORDER BY created_ms DESC, op_id DESC LIMIT 1
+-- name: count_of_binding
+SELECT count(*) FROM operation WHERE scope = :scope AND binding = :binding
+
+-- name: state_of_key
+SELECT state FROM operation WHERE scope = :scope AND key = :key
 
 -- name: op_ids_like
 SELECT op_id FROM operation WHERE op_id >= :low AND op_id < :high ORDER BY op_id LIMIT 2
