@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tools with effects. The effect is a line in the file named by EFFECTS: the authority's own record."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import deadstop
+from deadstop import Effect, Finding, NotSent, Operation, Rejected, Verdict
+
+
+def record() -> Path:
+    return Path(os.environ["EFFECTS"])
+
+
+def lines() -> list[str]:
+    return record().read_text().split() if record().exists() else []
+
+
+def find(op: Operation) -> Finding:
+    """What the authority knows of it."""
+    return Finding(Verdict.APPLIED if op.key in lines() else Verdict.DEFINITELY_ABSENT, reference=op.key)
+
+
+SAFE = Effect(
+    retry="if_not_accepted", fingerprint=["amount"], reconcile=find, consistent=True, target="account {amount}"
+)  # fmt: skip
+BLIND = Effect(fingerprint=["amount"])
+
+
+def pay(op: Operation, amount: int, how: str = "ok") -> dict[str, object]:
+    match how:
+        case "hang before":
+            time.sleep(30)
+        case "not sent":
+            raise NotSent("connection refused")
+        case "rejected":
+            raise Rejected("no such account", reference="err_1")
+    with record().open("a") as file:
+        file.write(f"{op.key}\n")
+    match how:
+        case "hang after":
+            time.sleep(30)
+        case "raise":
+            raise ConnectionResetError("ack lost")
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(0)
+        case "unprintable":
+            return {"amount": object.__new__(object)}
+    return {"paid": amount, "attempt": op.attempt, "correlation": op.correlation}
+
+
+def blindly(amount: int, how: str = "ok") -> str:
+    with record().open("a") as file:
+        file.write(f"{amount}\n")
+    if how == "raise":
+        raise ConnectionResetError("ack lost")
+    return "done"
+
+
+async def pay_async(op: Operation, amount: int) -> int:
+    with record().open("a") as file:
+        file.write(f"{op.key}\n")
+    return amount
+
+
+pay_tool = deadstop.tool(pay, timeout=5, effect=SAFE)
+async_tool = deadstop.tool(pay_async, timeout=5, effect=SAFE)
