@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from .deadlines import deadline as deadline
     from .deadlines import remaining as remaining
     from .deferred import defer as defer
+    from .effects.http import AsyncHttpEffects as AsyncHttpEffects
+    from .effects.http import HttpEffects as HttpEffects
+    from .effects.on_demand import reconcile as reconcile
+    from .effects.ssh import SshEffects as SshEffects
     from .errors import Accepted as Accepted
     from .errors import BoundaryUnavailable as BoundaryUnavailable
     from .errors import CapacityError as CapacityError
@@ -104,6 +108,10 @@ if TYPE_CHECKING:
     from .results import ToolResult as ToolResult
 
 _HOME = {
+    "reconcile": "effects.on_demand",
+    "HttpEffects": "effects.http",
+    "AsyncHttpEffects": "effects.http",
+    "SshEffects": "effects.ssh",
     "Effect": "ledger.definition",
     "Operation": "operation",
     "Acting": "operation",
@@ -186,6 +194,7 @@ _HOME = {
 __all__ = [
     "Accepted",
     "Acting",
+    "AsyncHttpEffects",
     "AsyncSandbox",
     "Boundary",
     "BoundaryUnavailable",
@@ -198,6 +207,7 @@ __all__ = [
     "FileProblem",
     "Finding",
     "FunctionQuery",
+    "HttpEffects",
     "HttpQuery",
     "IllegalTransition",
     "InternalError",
@@ -227,6 +237,7 @@ __all__ = [
     "ServerUnreachable",
     "SoftLimit",
     "SqlQuery",
+    "SshEffects",
     "SshQuery",
     "StaleClaim",
     "Status",
@@ -257,6 +268,7 @@ __all__ = [
     "progress",
     "race",
     "race_async",
+    "reconcile",
     "remaining",
     "run",
     "run_async",

@@ -32,6 +32,12 @@ THIRD_PARTY = {
     "ledger/canonical.py": {"rfc8785"},
     "ledger/signing.py": {"cryptography"},
     "ledger/postgresql.py": {"psycopg"},
+    "ledger/pg_session.py": {"psycopg"},
+    "effects/ask_http.py": {"httpx2"},
+    "effects/ask_postgresql.py": {"psycopg"},
+    "effects/http_exchange.py": {"httpx2"},
+    "effects/posting.py": {"httpx2"},
+    "effects/apprise_face.py": {"apprise"},
     "cli/completion.py": {"shtab"},
     "closures.py": {"cloudpickle"},
     "cli/tables.py": {"rich"},
@@ -45,7 +51,14 @@ THIRD_PARTY_FOLDERS = {"server": {"aiohttp", "msgspec", "prometheus_client"}}
 # The two lazy tables, and those that load the user's modules.
 LOADS_BY_COMPUTED_NAMES = {
     *("__init__.py", "cli/__init__.py"),
-    *("sandbox/drivers/call.py", "closures.py", "worker/calls.py", "worker/nursery.py", "worker/start.py"),
+    *("effects/ask_function.py", "testing/__init__.py"),
+    *(
+        "sandbox/drivers/call.py",
+        "closures.py",
+        "worker/calls.py",
+        "worker/nursery.py",
+        "worker/start.py",
+    ),
 }
 FILE_LINES, FUNCTION_LINES = 400, 60
 # Installed by itself on hosts that have no deadstop: one file.

@@ -28,6 +28,8 @@ VERBS = {
     "cp": "copy files into a sandbox, or out of it",
     "template": "list, build and delete what sandboxes are made from",
     "templates": "list what sandboxes are made from",
+    "ops": "operations: what calls with effects have done, and what is not known yet",
+    "audit": "whether every operation is accounted for, and whether the record is what was written",
     "doctor": "what this host can give: levels, proofs, limits, and what is missing",
     "schema": "print the JSON schema of a result",
     "completion": "print a completion script for a shell",

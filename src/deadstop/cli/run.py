@@ -10,6 +10,7 @@ import argparse
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from .. import clock
@@ -26,6 +27,7 @@ from ..executor.prepare import (
 from ..results import Status, ToolResult
 from ..supervisor.call import Call
 from ..supervisor.engine import Engine
+from .effect import add_options, is_recorded
 from .stdio import StandardStreams
 
 FLUSH_S = 2.0  # how long a slow reader of our output may take after the end
@@ -37,12 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "Times: 500ms, 30s, 5m, 2h, none. Sizes: 64K, 512M, 2G, none. Exit status: the command's own; 124 timeout; "
         "125 deadstop refused or failed; 126/127 cannot be run / not found; 128+N ended by signal N; 130 cancelled; "
-        "122 a resource limit; 123 unknown or crashed."
+        "122 a resource limit; 123 unknown or crashed. With --effect once nothing is run twice under one key: 0 if it "
+        "was done before, 123 if it is being run or nobody knows, 125 if it failed, or if the key is another command's."
     )
     _time_options(parser.add_argument_group("time"))
     _place_options(parser.add_argument_group("place"))
     _limit_options(parser.add_argument_group("ceilings"))
     _output_options(parser.add_argument_group("input and output"))
+    add_options(parser.add_argument_group("effect"))
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the command, after --")
 
 
@@ -154,16 +158,40 @@ def _output_options(group: Any) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
-    prepared = prepare(words, _options(arguments), stdin=_stdin_kind(arguments), size=_terminal_size())
+    prepared, once = _prepared(arguments), is_recorded(arguments)
     if arguments.check:
         from .check import check
 
         return check(prepared)
+    if once:
+        return _recorded(arguments, prepared)
     session = Session(arguments, prepared)
     result = over_before_start(prepared.command) or session.run()
+    if arguments.effect == "none":
+        result = replace(result, effect="none")
     _show(session, arguments, result)
     return result.exit_status()
+
+
+def _recorded(arguments: argparse.Namespace, prepared: Prepared) -> int:
+    """The same for a command whose effect is on record. Only here is the ledger loaded."""
+    from .recorded import Recorded
+
+    recorded = Recorded(arguments, prepared)
+    if recorded.refusal is None:
+        prepared = recorded.given_to(_prepared(arguments))  # anew: what the ledger took is not the command's time
+    session = Session(arguments, prepared)
+    result = recorded.refusal
+    if result is None:
+        late = recorded.lapsed(prepared.command) or over_before_start(prepared.command)
+        result = recorded.ended(late or session.run())
+    _show(session, arguments, result)
+    return result.exit_status()
+
+
+def _prepared(arguments: argparse.Namespace) -> Prepared:
+    words = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    return prepare(words, _options(arguments), stdin=_stdin_kind(arguments), size=_terminal_size())
 
 
 def _options(arguments: argparse.Namespace) -> Options:

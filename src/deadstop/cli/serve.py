@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..places import STATE_VARIABLE, TOKEN_VARIABLE, socket_path, state_folder
+from ..places import LEDGER_VARIABLE, SECRET_VARIABLE, STATE_VARIABLE, TOKEN_VARIABLE, socket_path, state_folder
 from . import common
 
 if TYPE_CHECKING:
     from ..server.serve import Listening
-    from ..server.settings import Settings
+    from ..server.settings import LedgerSettings, Settings
 
 MIB = 1 << 20
 NICE = -5
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _defaults(parser.add_argument_group("what a client gets that does not say"))
     _ceilings(parser.add_argument_group("ceilings"))
     _keeping(parser.add_argument_group("how sandboxes are kept"))
+    _ledger(parser.add_argument_group("the ledger of operations with effects"))
     parser.add_argument("--log-format", choices=("json", "text"), default="json", help="of the log on stderr")
 
 
@@ -74,6 +75,21 @@ def _keeping(group: Any) -> None:
         help="how long the output of an ended one can be read (default: 1h)")  # fmt: skip
     add("--layers", choices=("btrfs", "overlay", "folder"), help="how files are kept (default: the best there is)")
     add("--disk-image-size", type=common.size, metavar="SIZE", help="of the btrfs image, where one is made")
+
+
+def _ledger(group: Any) -> None:
+    add = group.add_argument
+    add("--ledger", metavar="PLACE", help=f"a file or a postgresql:// URL (default: {LEDGER_VARIABLE}, else ledger.db "
+        "in the state folder)")  # fmt: skip
+    add("--no-ledger", action="store_true", help="keep none")
+    add("--webhook", action="append", default=[], metavar="URL",
+        help=f"gets the events of operations, CloudEvents signed with {SECRET_VARIABLE} (repeatable)")  # fmt: skip
+    add("--alert-webhook", action="append", default=[], metavar="URL",
+        help="is told once of what needs a person (repeatable)")  # fmt: skip
+    add("--alert-command", action="append", default=[], metavar="COMMAND",
+        help="started for each such alert, JSON on its stdin and in DEADSTOP_ALERT (repeatable)")  # fmt: skip
+    add("--alert-url", action="append", default=[], metavar="URL",
+        help="any that apprise knows; needs deadstop[alerts] (repeatable)")  # fmt: skip
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -126,6 +142,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     )  # fmt: skip
     return Settings(
         host=Host(**kept),
+        ledger=_ledger_settings(arguments, state),
         socket=_socket(arguments),
         listen=arguments.listen,
         token=os.environ.pop(TOKEN_VARIABLE, None) or None,  # nothing that is started may inherit it
@@ -133,6 +150,39 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         templates=_templates(arguments.template_config),
         **_given(file_bytes=arguments.max_body),
     )
+
+
+def _ledger_settings(arguments: argparse.Namespace, state: str) -> LedgerSettings | None:
+    from ..server.settings import LedgerSettings
+
+    secret = os.environ.pop(SECRET_VARIABLE, None) or None  # nothing that is started may inherit it
+    named = arguments.ledger or os.environ.get(LEDGER_VARIABLE)
+    told = [*arguments.webhook, *arguments.alert_webhook, *arguments.alert_command, *arguments.alert_url]
+    if arguments.no_ledger:
+        if arguments.ledger or told:
+            raise UsageError("--no-ledger: there is nothing that --ledger, --webhook or --alert-... could be for")
+        return None
+    return LedgerSettings(
+        place=named or os.path.join(state, "ledger.db"),
+        required=bool(named or told),
+        webhooks=tuple(arguments.webhook),
+        secret=secret,
+        alert_webhooks=tuple(arguments.alert_webhook),
+        alert_commands=tuple(_words(text) for text in arguments.alert_command),
+        alert_urls=tuple(arguments.alert_url),
+    )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    import shlex
+
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as problem:
+        raise UsageError(f"--alert-command: {text!r:.80}: {problem}") from None
+    if not words:
+        raise UsageError("--alert-command: it is empty")
+    return words
 
 
 def _socket(arguments: argparse.Namespace) -> str | None:

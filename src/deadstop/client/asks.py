@@ -108,6 +108,8 @@ def _unknown_token(text: str, *_: Any) -> errors.DeadstopError:
 
 
 def _not_found(text: str, kind: str, document: Mapping[str, Any], _: Reply) -> errors.DeadstopError:
+    if document.get("what") == "operation":
+        return errors.OperationNotFound(str(document.get("name") or text))
     return errors.NotFound(str(document.get("what") or kind or "thing"), str(document.get("name") or text))
 
 
@@ -126,13 +128,17 @@ def _unusable(text: str, kind: str, document: Mapping[str, Any], _: Reply) -> er
     return errors.UsageError(text)
 
 
-def _full(text: str, _: str, document: Mapping[str, Any], reply: Reply) -> errors.DeadstopError:
+def _full(text: str, kind: str, document: Mapping[str, Any], reply: Reply) -> errors.DeadstopError:
+    if kind.startswith("ledger_"):
+        return errors.LedgerUnavailable("of the server", text, uncertain=bool(document.get("uncertain", True)))
     wait = reply.headers.get("retry-after")
     usual = "disk" if reply.status == 507 else "sandboxes"
     return errors.CapacityError(text, str(document.get("full") or usual), float(wait) if wait else None)
 
 
-def _no_boundary(text: str, *_: Any) -> errors.DeadstopError:
+def _no_boundary(text: str, kind: str, *_: Any) -> errors.DeadstopError:
+    if kind == "no_ledger":
+        return errors.LedgerUnavailable("of the server", text, "start it without --no-ledger")
     prefix = "the sandbox boundary is not available on this host: "
     return errors.BoundaryUnavailable("sandbox", text.removeprefix(prefix))
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from .store import Tx
 
 __all__ = [
-    "KINDS", "LEDGER", "RECONCILER", "Beat", "Pending", "acknowledge", "beat", "beats", "counts", "delivered", "get",
-    "list_alerts", "open_operations", "over", "overdue", "pending", "raise_alert", "silent", "take", "unended",
+    "KINDS", "LEDGER", "RECONCILER", "Beat", "Pending", "acknowledge", "answered", "beat", "beats", "counts",
+    "delivered", "get", "list_alerts", "open_operations", "over", "overdue", "past", "pending", "raise_alert", "silent",
+    "take", "unended",
 ]  # fmt: skip
 
 LEDGER = "ledger"  # the op_id of what is no operation's alert
@@ -67,6 +68,19 @@ def raise_alert(tx: Tx, kind: str, op_id: str, detail: str) -> bool:
 def over(tx: Tx, kind: str, op_id: str) -> bool:
     """Its cause has ended: if it comes again that is a new one, and told."""
     return bool(tx.run("alert_over", kind=kind, op_id=op_id, now=tx.now))
+
+
+def answered(tx: Tx, op_id: str, by: str) -> int:
+    """A person has decided about the operation: what waited for that is acknowledged and over. How many there were.
+
+    If the operation is sent again and lost again, that is a new cause.
+    """
+    return tx.run("alerts_answer", op_id=op_id, by=clean(by), now=tx.now)
+
+
+def past(tx: Tx, limit: int = 100) -> list[tuple[str, str]]:
+    """(kind, op_id) of those that the state of their operation has overtaken."""
+    return [(kind, op_id) for kind, op_id in tx.all("alerts_past", now=tx.now, limit=limit)]
 
 
 def pending(tx: Tx, limit: int = 100) -> list[Alert]:

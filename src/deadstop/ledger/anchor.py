@@ -32,6 +32,7 @@ KEY_VARIABLE = "DEADSTOP_LEDGER_KEY"
 CHECKPOINTS_VARIABLE = "DEADSTOP_CHECKPOINTS"
 _TAIL = 1 << 16
 _RETRY_S = 0.01
+_SIGNATURE = 92  # characters of a whole one
 # The text up to a signature line; anything between two of these is a piece of one, or not ours.
 _ONE = re.compile(r"[^\n]+\n[0-9]+\n[^\n]+\n\n(?:\u2014 [^\n]+\n)+")
 
@@ -64,21 +65,31 @@ def read_anchors(text: str) -> list[Anchored]:
     for match in _ONE.finditer(text):
         found += _piece(text[position : match.start()], line)
         line += text.count("\n", position, match.start())
-        try:
-            found.append(Anchored(line, parse_note(match[0])))
-        except ValueError:
-            found.append(Anchored(line, None))
+        found.append(_one(match[0], line))
         line += match[0].count("\n")
         position = match.end()
     return found + _piece(text[position:], line)
+
+
+def _one(note: str, line: int) -> Anchored:
+    try:
+        return Anchored(line, parse_note(note))
+    except ValueError:
+        return Anchored(line, None, torn=_is_torn(note))
 
 
 def _piece(text: str, line: int) -> list[Anchored]:
     stripped = text.strip("\n")
     if not stripped:
         return []
-    line += len(text) - len(text.lstrip("\n"))
-    return [Anchored(line, None, torn=stripped.count("\n") < 4 and stripped.startswith("deadstop/"[: len(stripped)]))]
+    return [Anchored(line + len(text) - len(text.lstrip("\n")), None, torn=_is_torn(stripped))]
+
+
+def _is_torn(text: str) -> bool:
+    """Whether it is the beginning of one, and not what a change of a whole one leaves."""
+    lines = text.rstrip("\n").split("\n")
+    begins = text.startswith("deadstop/"[: len(text)])
+    return begins and (len(lines) < 5 or (len(lines) == 5 and len(lines[-1].rpartition(" ")[2]) < _SIGNATURE))
 
 
 class AnchorFile:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXPORT", "PROOF", "export", "operation_proof", "verify_export", "verify_operation_proof"]
 
+_TAIL = 1 << 16
 EXPORT, PROOF = "deadstop.ledger/1", "deadstop.proof/1"
 
 
@@ -73,23 +75,30 @@ def _ledger_id(tx: Tx) -> str:
 def _notes(reader: Reader, tx: Tx, ledger_id: str, path: str | None, size: int, trust: Trust) -> list[str]:
     """Those of the file and of the table that are ours, by size. What is wrong with others is for `verify` to say."""
     found = dict[tuple[int, str], None]()
-    for checkpoint in (*_of_file(path or checkpoints_path(reader.where, reader.dialect, ledger_id)), *_of_table(tx)):
+    for checkpoint in (
+        *_of_file(path or checkpoints_path(reader.where, reader.dialect, ledger_id)),
+        *_parsed_notes(tx.all("log_checkpoints")),
+    ):
         if checkpoint.size <= size and (trust.accepts(checkpoint) or not trust.keys):
             found[checkpoint.size, checkpoint.note] = None
     return [note for _, note in sorted(found)]
 
 
-def _of_file(path: str) -> list[Checkpoint]:
+def _of_file(path: str, most: int | None = None) -> list[Checkpoint]:
+    """All of them, or those in the last `most` bytes."""
     try:
-        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
-            return [each.checkpoint for each in read_anchors(file.read()) if each.checkpoint]
+        with open(path, "rb") as file:
+            if most is not None:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+            text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
+    return [each.checkpoint for each in read_anchors(text) if each.checkpoint]
 
 
-def _of_table(tx: Tx) -> list[Checkpoint]:
+def _parsed_notes(rows: Iterable[tuple[Any, ...]]) -> list[Checkpoint]:
     found = []
-    for _, note in tx.all("log_checkpoints"):
+    for _, note in rows:
         try:
             found.append(parse_note(note))
         except (TypeError, ValueError):
@@ -240,10 +249,9 @@ def _proof(reader: Reader, tx: Tx, op_id: str, path: str | None, key: Keys) -> d
     if not trail or head is None:
         raise OperationNotFound(op_id)
     keys = trusted(key_path(reader.where, reader.dialect, ledger_id), key)
-    trust = Trust(keys)
-    notes = [parse_note(note) for note in _notes(reader, tx, ledger_id, path, int(head[0]), trust)]
-    usable = [each for each in notes if each.origin == origin_of(ledger_id) and trust.accepts(each)]
-    last = usable[-1] if usable else None
+    if not keys:
+        raise LedgerError("no public key of this ledger is known here, so no checkpoint can be handed out: name one")
+    last = _last(reader, tx, ledger_id, path, int(head[0]), Trust(keys))
     missing = [n for _, n, *_, seq in trail if last is None or seq is None or seq >= last.size]
     if last is None or missing:
         raise LedgerError(f"no checkpoint covers entry {missing[0]} of {op_id} yet; one is made within about a second")
@@ -252,6 +260,16 @@ def _proof(reader: Reader, tx: Tx, op_id: str, path: str | None, key: Keys) -> d
                for _, _, _, _, body, _, _, seq in trail]  # fmt: skip
     return {"format": PROOF, "origin": last.origin, "operation": op_id, "entries": entries, "checkpoint": last.note,
             "keys": [str(each) for each in keys]}  # fmt: skip
+
+
+def _last(reader: Reader, tx: Tx, ledger_id: str, path: str | None, size: int, trust: Trust) -> Checkpoint | None:
+    row = tx.one("log_last_checkpoint")
+    found = _of_file(path or checkpoints_path(reader.where, reader.dialect, ledger_id), _TAIL)
+    found += _parsed_notes([row] if row else [])
+    for each in sorted(found, key=lambda each: -each.size):
+        if each.size <= size and each.origin == origin_of(ledger_id) and trust.accepts(each):
+            return each
+    return None
 
 
 def verify_operation_proof(document: dict[str, Any], key: Keys = None) -> tuple[Problem, ...]:

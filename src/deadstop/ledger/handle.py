@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from urllib.parse import quote
 
 from .. import clock
 from ..operation import Operation
@@ -44,7 +45,7 @@ def settled_by(definition: Definition, operation: Operation) -> dict[str, Any] |
 
     def fill(text: str) -> str:
         for name, value in filled.items():
-            text = text.replace("{" + name + "}", str(value))
+            text = text.replace("{" + name + "}", quote(str(value), safe=""))
         return text
 
     match query:

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from .. import clock
 from ..errors import LedgerUnavailable, OperationConflict, StaleClaim
-from . import crash, operations, owners, reading, settling
+from . import alerts, crash, operations, outbox, owners, reading, settling
 from .definition import Definition
 from .notary import Notary
-from .records import Attempt, Begun, Claim, Evidence, Finding, Intent, Outcome, Record
+from .records import Alert, Attempt, Begun, Claim, Evidence, Finding, Intent, Message, Outcome, Record
 from .states import TERMINAL, State
 from .store import MEMORY, Store, Tx, open_store
 
@@ -26,6 +26,7 @@ Records: TypeAlias = list[Record]  # `list` is a method below
 Trail: TypeAlias = list[Evidence]
 Attempts: TypeAlias = list[Attempt]
 Names: TypeAlias = list[str]
+Alerts: TypeAlias = list[Alert]
 
 LEASE_S = 30.0
 WAIT_S = 60.0  # for one transaction, whatever happens: every store's own bounds are shorter
@@ -263,6 +264,20 @@ class Ledger:
     def conservation(self) -> dict[str, Any]:
         """started = ended + open, and every open one has a deadline."""
         return self.read(reading.conservation)
+
+    # -- telling -----------------------------------------------------------------------------------------------------
+
+    def publish(self, message: Message) -> str:
+        """Put an event into the outbox, for `deadstop serve` to deliver; its id. The same `dedup` is the same event."""
+        return self.write(partial(outbox.publish, message=message))
+
+    def alerts(self, *, every: bool = False, limit: int = 100) -> Alerts:
+        """What waits for a person; with `every` also what was acknowledged."""
+        return self.read(partial(alerts.list_alerts, every=every, limit=limit))
+
+    def acknowledge(self, kind: str, op_id: str, by: str) -> bool:
+        """Somebody has seen to it: it is told no more. False if there is no such alert."""
+        return self.write(partial(alerts.acknowledge, kind=kind, op_id=op_id, by=by))
 
     def publish_ends(self) -> None:
         """From now on what is settled is an event in the outbox."""

@@ -143,17 +143,17 @@ class Notary:
 
     def _place_some(self) -> None:
         try:
-            self._noticed += self._place()
+            self._noticed += self._place(_elected)
         except LedgerBroken as problem:
             self._break(problem)
         except DeadstopError as problem:
             self.problem = str(problem)
 
-    def _place(self) -> int:
-        """Give places to entries that have none, if there are any and nobody else is at it."""
+    def _place(self, work: Callable[[Tx], int]) -> int:
+        """Give places to entries that have none."""
         placed = 0
         while self._store.read(_waits):
-            some = self._store.write(_elected).result(WRITE_S)
+            some = self._store.write(work).result(WRITE_S)
             placed += some
             if not some:
                 break
@@ -178,7 +178,7 @@ class Notary:
                 raise
 
     def _checkpoint(self) -> Checkpoint | None:
-        self._place()
+        self._place(sequence)
         if not os.path.exists(self.checkpoints_path) and not self._store.read(_size):
             return None  # nothing to sign, so no key is made
         if self._key is None:
@@ -282,5 +282,6 @@ def _waits(tx: Tx) -> bool:
 
 
 def _elected(tx: Tx) -> int:
+    """Unless another process is at it: waiting for it would only keep a connection."""
     row = tx.one("log_elect")
     return sequence(tx, limit=CHUNK) if row and row[0] else 0

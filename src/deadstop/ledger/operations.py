@@ -214,7 +214,7 @@ def heartbeat(tx: Tx, op_id: str, fence: int, lease_ms: int) -> bool:
 
 def cancel(tx: Tx, op_id: str, reason: str) -> Record:
     """Give up what was never sent. Raises IllegalTransition for anything else."""
-    return change(tx, locked(tx, op_id), State.ABANDONED, "cancelled", {"reason": reason})
+    return announce(tx, change(tx, locked(tx, op_id), State.ABANDONED, "cancelled", {"reason": reason}))
 
 
 # -- after an attempt ----------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def finish(tx: Tx, op_id: str, fence: int, outcome: Outcome) -> tuple[Record, bo
         outbox.publish(tx, message)
     if to in TERMINAL:
         announce(tx, record)
-    return ask_a_person_if_nobody_else_can(tx, record, definition), True
+    return (record if outcome.followed else ask_a_person_if_nobody_else_can(tx, record, definition)), True
 
 
 def end_attempt(tx: Tx, record: Record, to: State, outcome: Outcome) -> None:

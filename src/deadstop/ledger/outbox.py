@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SETTLED", "Due", "check_message", "check_url", "counts", "dead", "failed", "publish", "receivers", "retry", "sent",
-    "settled_message", "spread", "take", "unspread",
+    "settled_message", "shown", "spread", "take", "unspread",
 ]  # fmt: skip
 
 SETTLED = "deadstop.operation.settled"
@@ -36,6 +36,7 @@ MOST_TRIES = 40
 FIRST_PAUSE_MS, LAST_PAUSE_MS = 1_000, 30 * 60_000  # doubling: 40 tries take some 15 hours
 LONGEST_WISH_MS = 60 * 60_000  # of a receiver that says Retry-After
 MOST_AGE_MS, OLD_TRIES = 24 * 3_600_000, 5
+NEVER_MS = 1 << 60  # when the ones behind the first of a group are due
 _KEPT_PROBLEM = 500
 _RACES = 20
 
@@ -107,10 +108,11 @@ def publish(tx: Tx, message: Message) -> str:
     for _ in range(_RACES):
         if found := tx.one("outbox_of_dedup", dedup=message.dedup):
             return str(found[0]).partition(".")[0]
-        position = _position(tx, ordering)
+        position, next_ms = _place(tx, ordering, message.url)
         event = _envelope(tx, message, event_id, position, data)
         values = {"id": event_id, "dedup": message.dedup, "ordering": ordering, "position": position}
-        if tx.run("outbox_add", **values, op_id=message.op_id, url=message.url, event=event, now=tx.now):
+        more = {"op_id": message.op_id, "url": message.url, "event": event, "next_ms": next_ms}
+        if tx.run("outbox_add", **values, **more, now=tx.now):
             return event_id
     raise LedgerUnavailable("outbox", "others took every place in the group", "try again")
 
@@ -119,10 +121,22 @@ def _ordering(group: str, url: str | None) -> str:
     return group if url is None else f"{group} {url}"  # a receiver that is down holds up nobody else's events
 
 
-def _position(tx: Tx, ordering: str) -> int:
+def _place(tx: Tx, ordering: str, url: str | None) -> tuple[int, int]:
+    """A position behind all others of the group, and when it is due: never, while another is before it.
+
+    Whoever ends one makes the next one due (`_release`), so the two may not overlook each other: hence the lock.
+    """
+    tx.one("outbox_lock", ordering=ordering)
     row = tx.one("outbox_position", ordering=ordering)
     assert row is not None
-    return int(row[0])
+    waits = url is not None and tx.one("outbox_unended", ordering=ordering) is not None
+    return int(row[0]), NEVER_MS if waits else tx.now
+
+
+def _release(tx: Tx, ordering: str) -> None:
+    tx.one("outbox_lock", ordering=ordering)
+    if found := tx.one("outbox_unended", ordering=ordering):
+        tx.run("outbox_release", id=found[0], now=tx.now, never=NEVER_MS)
 
 
 def _envelope(tx: Tx, message: Message, event_id: str, position: int, data: Any) -> str:
@@ -163,8 +177,9 @@ def _copy(tx: Tx, event_id: str, ordering: str, op_id: str | None, event: str, u
     for _ in range(_RACES):
         if tx.one("outbox_of_dedup", dedup=dedup):
             return
-        values = {"id": name, "dedup": dedup, "ordering": own, "position": _position(tx, own)}
-        if tx.run("outbox_add", **values, op_id=op_id, url=url, event=event, now=tx.now):
+        position, next_ms = _place(tx, own, url)
+        values = {"id": name, "dedup": dedup, "ordering": own, "position": position}
+        if tx.run("outbox_add", **values, op_id=op_id, url=url, event=event, next_ms=next_ms, now=tx.now):
             return
     raise LedgerUnavailable("outbox", "others took every place in the group", "try again")
 
@@ -191,7 +206,10 @@ def take(tx: Tx, url: str, limit: int, lease_ms: int, now: int | None = None) ->
 
 def sent(tx: Tx, name: str, fence: int) -> bool:
     """The receiver has it. False if somebody else has taken it since: then it may come there twice."""
-    return bool(tx.run("outbox_sent", id=name, fence=fence))
+    row = tx.one("outbox_sent", id=name, fence=fence)
+    if row is not None:
+        _release(tx, row[0])
+    return row is not None
 
 
 def failed(
@@ -221,17 +239,21 @@ def pause_ms(tries: int, retry_after: float | None = None) -> int:
 
 
 def _die(tx: Tx, name: str, fence: int, op_id: str | None, url: str, problem: str) -> str | None:
-    if not tx.run("outbox_dies", id=name, fence=fence, problem=clean(problem[:_KEPT_PROBLEM])):
+    row = tx.one("outbox_dies", id=name, fence=fence, problem=clean(problem[:_KEPT_PROBLEM]))
+    if row is None:
         return None
-    raise_alert(tx, "outbox_dead", op_id or name, f"event {name} was not delivered to {_shown(url)}: {problem}")
+    _release(tx, row[0])
+    raise_alert(tx, "outbox_dead", op_id or name, f"event {name} was not delivered to {shown(url)}: {problem}")
     return "dead"
 
 
-def _shown(url: str) -> str:
+def shown(url: str) -> str:
     """Without the words that open a door: a webhook's path and query often are its password."""
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}"
+
+
 
 
 def retry(tx: Tx, name: str) -> bool:

@@ -39,7 +39,8 @@ BEGIN_WRITE, BEGIN_READ = "_begin", "_begin_read"
 _OWN = {
     BEGIN_WRITE: "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
     BEGIN_READ: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-    "_now": "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+    "_now": "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, pg_current_xact_id()::text",
+    "_now_read": "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, ''",
     "_commit": "COMMIT",
     "_rollback": "ROLLBACK",
 }
@@ -54,7 +55,7 @@ _kept: list[object] = []  # of a parent's: ending them in a forked child would e
 class _Statement:
     """`quiet`: it changes one row or fails, or nobody asks: its answer is not waited for (see sql/postgresql.sql)."""
 
-    __slots__ = ("name", "names", "quiet", "text")
+    __slots__ = ("batch", "name", "names", "quiet", "text")
 
     def __init__(self, name: str, text: str) -> None:
         places: dict[str, int] = {}
@@ -66,6 +67,7 @@ class _Statement:
         self.name = name
         self.text = _PLACE.sub(place, text).encode()
         self.names = tuple(places)
+        self.batch = text.startswith("-- batch\n")
         self.quiet = text.startswith("-- quiet\n") or (
             bool(_PLAIN_INSERT.match(text)) and not re.search(r"\b(ON CONFLICT|RETURNING)\b", text)
         )
@@ -85,19 +87,19 @@ class Refused(Exception):
 
 
 class Lost(Exception):
-    """The connection is of no use any more. `committing`: COMMIT had been sent."""
+    """The connection is of no use any more. `committing`: COMMIT had been sent, of a transaction with that result."""
 
     committing = False
+    result: Any = None
 
 
 class _Tx:
     """One transaction of a session: see `store.Tx`."""
 
-    __slots__ = ("_now", "_session")
+    __slots__ = ("_session",)
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._now = 0
 
     @property
     def now(self) -> int:
@@ -120,6 +122,10 @@ class _Tx:
         return self._session.ask(name, values).command_tuples or 0
 
     def many(self, name: str, rows: Sequence[Mapping[str, Any]], /) -> None:
+        statement = _statements()[name]
+        if statement.batch:
+            self._session.queue(name, {each: [row[each] for row in rows] for each in statement.names})
+            return
         for values in rows:
             self._session.queue(name, values)
 
@@ -133,7 +139,9 @@ class Session:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
         self.dead = False
-        self.now = 0
+        self.now = 0  # of this transaction, and its name in the server
+        self.xid = ""
+        self.server = ""  # when it was started: another time is another server, as far as `xid` goes
         self._pg = connection.pgconn
         self._pg.nonblocking = 1
         self._poll = select.poll()
@@ -147,6 +155,7 @@ class Session:
 
     def plain(self, text: str) -> list[Row]:
         """Statements by their text; the rows of the last. Each by itself unless BEGIN was among them."""
+        self.dead = True
         try:
             self._pg.send_query(text.encode())
             self._flush()
@@ -156,7 +165,8 @@ class Session:
                     refused = refused or self._refusal(result)
                 rows = _rows(result, _numeric(result))
         except psycopg.Error as problem:
-            raise self._lost(problem) from problem
+            raise Lost(one_line(problem)) from problem
+        self.dead = False
         if refused is not None:
             raise refused
         return rows
@@ -171,11 +181,11 @@ class Session:
     def transaction(self, begin: str, work: Callable[[Tx], T]) -> T:
         self.now = 0
         self.queue(begin, {})
-        self.queue("_now", {})
+        self.queue("_now" if begin == BEGIN_WRITE else "_now_read", {})
         try:
             result = work(cast("Tx", _Tx(self)))
             if self._open or len(self._queue) > 2:
-                self._commit()
+                self._commit(result)
             return result
         except Lost:
             raise
@@ -185,11 +195,11 @@ class Session:
         finally:
             self._queue.clear()
 
-    def _commit(self) -> None:
+    def _commit(self, result: Any) -> None:
         try:
             done = self.ask("_commit", {})
         except Lost as lost:
-            lost.committing = True
+            lost.committing, lost.result = True, result
             raise
         self._open = False
         if done.command_status != b"COMMIT":
@@ -218,15 +228,15 @@ class Session:
     def exchange(self) -> PGresult:
         """Send what is queued; the answer to the last of it. Raises Refused for the first that failed, and Lost."""
         queue, self._queue = self._queue, []
+        self.dead = True  # until all answers are in: whatever interrupts this leaves nothing that could be gone on with
         try:
-            expected = self._send(queue)
-            return self._receive(expected)
+            last, refused = self._receive(self._send(queue))
         except psycopg.Error as problem:
-            raise self._lost(problem) from problem
-
-    def _lost(self, problem: BaseException) -> Lost:
-        self.dead = True
-        return Lost(one_line(problem))
+            raise Lost(one_line(problem)) from problem
+        self.dead = False
+        if refused is not None:
+            raise refused
+        return last
 
     def _send(self, queue: list[Any]) -> list[tuple[str, Any]]:
         """What answers will come: ("prepare", key) or ("result", name) each."""
@@ -257,7 +267,6 @@ class Session:
 
     def _wait(self) -> None:
         if not self._poll.poll(ANSWER_S * 1000):
-            self.dead = True
             raise Lost(f"no answer within {ANSWER_S:g} s")
 
     def _next(self) -> PGresult | None:
@@ -267,7 +276,7 @@ class Session:
             pg.consume_input()
         return pg.get_result()
 
-    def _receive(self, expected: list[tuple[str, Any]]) -> PGresult:
+    def _receive(self, expected: list[tuple[str, Any]]) -> tuple[PGresult, Refused | None]:
         refused: Refused | None = None
         last: Any = None
         for kind, what in expected:
@@ -281,21 +290,18 @@ class Session:
                 continue
             elif kind == "prepare":
                 self._prepared[what[0]] = what[1]
-            elif what == "_now":
-                self.now = int(result.get_value(0, 0) or 0)
+            elif what in ("_now", "_now_read"):
+                self.now, self.xid = (_decoded(result.get_value(0, at), at == 0) for at in (0, 1))
             last = result
         result = self._next()
         if result is None or result.status != pq.ExecStatus.PIPELINE_SYNC:
             raise psycopg.OperationalError(self._pg.get_error_message() or "the server ended the connection")
-        if refused is not None:
-            raise refused
-        return cast("PGresult", last)
+        return last, refused
 
     def _refusal(self, result: PGresult) -> Refused:
         state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
         text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode("utf-8", "replace")
         if not state or state in _ENDED or state[:2] == "08":
-            self.dead = True
             raise Lost(text or self._pg.get_error_message())
         return Refused(state, text)
 
@@ -328,12 +334,20 @@ def _encoded(value: Any) -> bytes | None:
         return None
     if isinstance(value, int):
         return b"%d" % value
+    if isinstance(value, list):
+        return b"{" + b",".join(_element(_encoded(each)) for each in value) + b"}"
     if not isinstance(value, str) or "\0" in value:
         raise UsageError(f"this cannot be written to PostgreSQL: {value!r:.80}")
     try:
         return value.encode()
     except UnicodeEncodeError:
         raise UsageError(f"this cannot be written to PostgreSQL: {value!r:.80}") from None
+
+
+def _element(value: bytes | None) -> bytes:
+    if value is None:
+        return b"NULL"
+    return b'"' + value.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 
 def _oid(kind: type) -> int:

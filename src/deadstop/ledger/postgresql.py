@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ..errors import LedgerUnavailable, MissingExtra, UsageError
 from . import crash
@@ -36,29 +36,38 @@ T = TypeVar("T")
 CONNECTIONS = 8
 CONNECT_S = 5
 ROOM_S = 15.0  # for one of the connections to become free
-TRIES = 6
+TRIES, AGAIN_S = 6, 10.0  # how often work is run, and until when it is begun anew
 PAUSE_S = 0.005
+FATE_S = 2.0  # for a server to say what became of a COMMIT that it has not answered
 
 # Keepalives and a limit on unacknowledged data: what a dead host costs, on top of the bounds above.
 _NETWORK: dict[str, Any] = {
-            "connect_timeout": CONNECT_S, "keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2,
-            "keepalives_count": 3, "tcp_user_timeout": 12_000, "target_session_attrs": "read-write",
-            "application_name": "deadstop", "client_encoding": "utf8"}  # fmt: skip
+    "connect_timeout": CONNECT_S, "keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2,
+    "keepalives_count": 3, "tcp_user_timeout": 12_000, "target_session_attrs": "read-write",
+    "application_name": "deadstop", "client_encoding": "utf8",
+}  # fmt: skip
 # A lock is never kept by a process that has been stopped in the middle. Plans are made once, and never for the size
 # that a table had at the time: every statement has its index.
-_SETTINGS = {"statement_timeout": "10s", "lock_timeout": "5s",
-             "idle_in_transaction_session_timeout": "30s", "plan_cache_mode": "force_generic_plan",
-             "enable_seqscan": "off", "jit": "off"}  # fmt: skip
+_SETTINGS = {
+    "statement_timeout": "10s", "lock_timeout": "5s", "idle_in_transaction_session_timeout": "30s",
+    "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off",
+}  # fmt: skip
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('deadstop migration ' || current_schema(), 0))"
+_STARTED = "pg_postmaster_start_time()::text"
 _SETUP = (
-    "SELECT current_setting('synchronous_commit'), current_setting('server_encoding'), current_schema(), "
+    f"SELECT current_setting('synchronous_commit'), current_setting('server_encoding'), current_schema(), {_STARTED}, "
     + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items())
 )
 _AGAIN = ("40001", "40P01", "22012")  # serialisation failure, deadlock, a change of one row that found another
 _FIXES = {
-    "28": "check the user and the password", "3D": "create the database", "42501": "grant the rights (0001_ledger.sql)",
-    "53100": "make room on its disk", "53300": "allow more connections", "55P03": "see who holds the lock (pg_locks)",
+    "42501": "grant the rights that 0001_ledger.sql names", "53100": "make room on its disk",
+    "53300": "allow more connections", "55P03": "see who holds the lock (pg_locks)",
     "57014": "see what keeps the server busy", "25006": "name the server that can be written to",
+}  # fmt: skip
+_WORDS = {  # of a connection that was not made, which has no code
+    "authentication failed": "check the user and the password", 'database "': "create the database",
+    'role "': "create the role", "too many": "allow more connections", "refused": "start the server, or name another",
+    "No such file": "start the server, or name another", "timeout": "see whether the server can be reached",
 }  # fmt: skip
 
 
@@ -67,7 +76,8 @@ class PostgresStore:
 
     Nothing waits longer than its bound: 5 s for a connection, 10 s for a statement, 5 s for a lock, 15 s for a server
     that has stopped answering. Work is run again when the database asks for it, or when the connection was lost before
-    COMMIT was sent. When it is lost after that, LedgerUnavailable says `uncertain`.
+    COMMIT was sent. When it is lost after that, the server is asked what became of the transaction; if it cannot say,
+    LedgerUnavailable is `uncertain`.
     """
 
     dialect = "postgresql"
@@ -95,6 +105,7 @@ class PostgresStore:
         try:
             row = session.plain(_SETUP)[0]
             self._check(row[0], row[1], row[2])
+            session.server = row[3]
             self._sessions.add(session)
             return session
         except (Lost, Refused) as problem:
@@ -121,8 +132,7 @@ class PostgresStore:
         if not self._room.acquire(timeout=ROOM_S):
             raise LedgerUnavailable(self.where, f"all {self._size} of its connections were in use for {ROOM_S:g} s")
         try:
-            while self._idle:
-                session = self._idle.pop()
+            while (session := self._idle_one()) is not None:
                 if session.healthy():
                     return session
                 session.close()
@@ -131,12 +141,24 @@ class PostgresStore:
             self._room.release()
             raise
 
-    def _give_back(self, session: Session) -> None:
-        if session.dead or self._closed:
+    def _idle_one(self) -> Session | None:
+        try:
+            return self._idle.pop()  # the one used last
+        except IndexError:
+            return None
+
+    def _drop_idle(self) -> None:
+        while (session := self._idle_one()) is not None:
             session.close()
-        else:
-            self._idle.append(session)
-        self._room.release()
+
+    def _give_back(self, session: Session) -> None:
+        try:
+            if session.dead or self._closed:
+                session.close()
+            else:
+                self._idle.append(session)
+        finally:
+            self._room.release()
 
     def tidy(self) -> None:
         """Its server does that by itself."""
@@ -150,8 +172,7 @@ class PostgresStore:
             return
         until = time.monotonic() + ANSWER_S
         taken = sum(self._room.acquire(timeout=max(0.0, until - time.monotonic())) for _ in range(self._size))
-        while self._idle:
-            self._idle.pop().close()
+        self._drop_idle()
         for _ in range(taken):
             self._room.release()
 
@@ -163,7 +184,8 @@ class PostgresStore:
     def _unavailable(self, text: str, state: str, *, uncertain: bool = False) -> LedgerUnavailable:
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        return LedgerUnavailable(self.where, text, _FIXES.get(state) or _FIXES.get(state[:2], ""), uncertain=uncertain)
+        fix = _FIXES.get(state) or _FIXES.get(state[:2]) or next((_WORDS[word] for word in _WORDS if word in text), "")
+        return LedgerUnavailable(self.where, text, fix, uncertain=uncertain)
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
@@ -180,22 +202,48 @@ class PostgresStore:
         return self._run(BEGIN_READ, work)
 
     def _run(self, begin: str, work: Callable[[Tx], T]) -> T:
-        for left in range(TRIES - 1, -1, -1):
+        until = time.monotonic() + AGAIN_S
+        for tried in range(1, TRIES + 1):
             if self._closed or os.getpid() != self._pid:
                 raise self._gone()
+            last = tried == TRIES or time.monotonic() > until
             session = self._take()
             try:
                 return session.transaction(begin, work)
             except Lost as lost:
-                if lost.committing or not left:
-                    raise self._unavailable(str(lost), "", uncertain=lost.committing) from lost
+                self._drop_idle()  # they are as old
+                committing = lost.committing and begin == BEGIN_WRITE
+                fate = self._fate(session) if committing else "aborted"
+                if fate == "committed":
+                    return cast("T", lost.result)
+                if fate != "aborted" or last or time.monotonic() > until:
+                    raise self._unavailable(str(lost), "", uncertain=fate != "aborted") from lost
             except Refused as refused:
-                if refused.state not in _AGAIN or not left:
+                if refused.state not in _AGAIN or last:
                     raise self._unavailable(refused.text, refused.state) from refused
             finally:
                 self._give_back(session)
-            time.sleep(random.uniform(0, PAUSE_S * (TRIES - left)))
+            time.sleep(random.uniform(0, PAUSE_S * tried))
         raise AssertionError
+
+    def _fate(self, session: Session) -> str:
+        """What has become of a transaction whose COMMIT was not answered: "committed", "aborted", or "" if the server
+        cannot be asked in time. One that has been started since, or another one, may have given its name anew."""
+        until = time.monotonic() + FATE_S
+        while True:
+            try:
+                asking = self._connect()
+                try:
+                    server, fate = asking.plain(f"SELECT {_STARTED}, pg_xact_status('{session.xid}'::xid8)")[0]
+                finally:
+                    asking.close()
+                if server != session.server or fate != "in progress":
+                    return str(fate or "") if server == session.server else ""
+            except (LedgerUnavailable, Lost, Refused):
+                pass  # not yet
+            if time.monotonic() > until:
+                return ""
+            time.sleep(0.05)
 
     # -- migrations --------------------------------------------------------------------------------------------------
 
@@ -230,7 +278,6 @@ class PostgresStore:
 
 
 _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
-_kept: list[object] = []
 
 
 def _after_fork() -> None:

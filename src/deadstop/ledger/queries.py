@@ -8,7 +8,6 @@ never as code. What carries them out is in `effects/`.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -106,12 +105,3 @@ def query_from_dict(document: Mapping[str, Any]) -> Query:
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def load_function(query: FunctionQuery) -> Callable[..., Any]:
-    """The function by its name. Raises ImportError or AttributeError."""
-    module, _, name = query.name.partition(":")
-    found: Any = importlib.import_module(module)
-    for word in name.split("."):
-        found = getattr(found, word)
-    return getattr(found, "function", found)  # type: ignore[no-any-return]

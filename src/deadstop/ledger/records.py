@@ -135,6 +135,7 @@ class Outcome:
     receipt: Mapping[str, Any] | None = None
     retry_after_s: float | None = None
     events: tuple[Message, ...] = ()
+    followed: bool = False  # the authority took it, and the one who tells goes on asking where it was told to
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,8 @@ def parse_note(note: str) -> Checkpoint:
     for line in match[4].splitlines():
         _, name, words = line.split(" ")
         raw = base64.b64decode(words, validate=True)
+        if len(raw) < 4 + 64 or base64.b64encode(raw).decode() != words:  # or with bits that mean nothing
+            raise ValueError("this signature is not whole")
         signatures.append((name, raw[:4], raw[4:]))
     root = base64.b64decode(match[3], validate=True)
     found = Checkpoint(match[1], int(match[2]), root, tuple(signatures), note)

@@ -127,9 +127,10 @@ def anchors_of(
         return Anchors((), table)
     except OSError as problem:
         raise LedgerUnavailable(path, f"checkpoints: {problem.strerror or problem}") from problem
-    files = check_notes(text, path, origin_of(ledger_id), keys, problems)
-    _compare(files, table, keys, path, problems)
-    return Anchors(files, table)
+    origin = origin_of(ledger_id)
+    found = Anchors(check_notes(text, path, origin, keys, problems), table)
+    _compare(found, Trust(keys), path, origin, reader.dialect == "postgresql", problems)
+    return found
 
 
 def check_notes(
@@ -179,19 +180,22 @@ def _of_table(tx: Tx, problems: Problems) -> tuple[Checkpoint, ...]:
     return tuple(sorted(found, key=lambda each: each.size))
 
 
-def _compare(
-    files: Sequence[Checkpoint], table: Sequence[Checkpoint], keys: Sequence[PublicKey], path: str, problems: Problems
-) -> None:  # fmt: skip
-    """What was signed here was written into the file before the table: the table has nothing that the file has not."""
-    trust, known = Trust(keys), {each.size: each for each in files}
-    for each in table:
-        where = f"table checkpoint, size {each.size}"
-        if not trust.knows(each):
-            continue  # another host's, which keeps its own file
-        if not trust.accepts(each):
+def _compare(anchors: Anchors, trust: Trust, path: str, origin: str, shared: bool, problems: Problems) -> None:
+    """What is signed here is written into the file before the table: the table has nothing that the file has not.
+
+    `shared`: other hosts sign in the same table, with keys of their own, and keep their own files.
+    """
+    known = {each.size for each in anchors.files}
+    for each in anchors.table:
+        where, names = f"table checkpoint, size {each.size}", {each.origin, *(name for name, _, _ in each.signatures)}
+        if names != {origin}:
+            problems.add("checkpoint", where, f"this checkpoint is that of {' and '.join(sorted(names - {origin}))}")
+        elif trust.knows(each) and not trust.accepts(each):
             problems.add("checkpoint", where, "the signature is wrong: it was changed, or never signed")
-        elif each.size not in known:
+        elif trust.knows(each) and each.size not in known:
             problems.add("checkpoint", where, f"{path} does not have this checkpoint: it was removed there")
+        elif not trust.knows(each) and not shared and trust.keys:
+            problems.add("checkpoint", where, "this checkpoint was signed with a key that is not trusted here")
 
 
 # -- the log ---------------------------------------------------------------------------------------------------------
@@ -233,26 +237,33 @@ class _Log:
 
     def _page(self, rows: list[Any]) -> None:
         """The common case in few steps for each row; anything else row by row."""
+        _, _, _, hashes, stored, bodies, times = zip(*rows, strict=True)
         try:
-            digests = [sha256(b"\0" + row[5].encode()).digest() for row in rows]
-            leaves = [bytes.fromhex(row[3]) for row in rows]
-            right = digests == leaves and all(row[3] == row[4] for row in rows)
+            leaves = list(map(bytes.fromhex, hashes))
+            right = hashes == stored and leaves == [sha256(b"\0" + body.encode()).digest() for body in bodies]
         except (AttributeError, TypeError, ValueError):
             right = False
         if not right:
             leaves = [self._row(*row) for row in rows]
-        for row in rows:
-            at = row[6]
-            if type(at) is int:
-                if at < self.at and len(self.backward) < PAGE:
-                    self.backward.append(row[0])
-                self.at = at
+        self._watch(rows, times)
         if rows[0][0] == self.next and rows[-1][0] == self.next + len(rows) - 1:
             self._grow(leaves)
         else:
             self._grow(leaves[: self._gaps(rows)])
             self.whole = False
         self.next = rows[-1][0] + 1
+
+    def _watch(self, rows: list[Any], times: Sequence[Any]) -> None:
+        """Remember which leaves are older than the one before: where an order is wrong, that says where."""
+        known = [at for at in times if type(at) is int]
+        if known == sorted(known) and (not known or known[0] >= self.at):
+            self.at = known[-1] if known else self.at
+            return
+        for row, at in zip(rows, times, strict=True):
+            if type(at) is int:
+                if at < self.at and len(self.backward) < PAGE:
+                    self.backward.append(row[0])
+                self.at = at
 
     def _row(self, seq: int, op_id: str, n: int, leaf: Any, stored: Any, body: Any, _at: Any) -> bytes:
         where = f"leaf {seq} ({op_id}, entry {n})"
@@ -266,10 +277,7 @@ class _Log:
                 self.problems.add("evidence", where, "the body is not what was written: it does not have its hash")
             if stored != leaf:
                 self.problems.add("leaf", where, "the leaf and the entry it stands for have different hashes")
-        try:
-            return bytes.fromhex(leaf)
-        except (TypeError, ValueError):
-            return bytes(32)
+        return _hash(leaf)
 
     def _gaps(self, rows: list[Any]) -> int:
         """How many of them are where they belong."""
@@ -322,7 +330,7 @@ class _Log:
         first, self.failed = self.sound.size, True
         self.problems.add(kind, f"leaves {first} to {size - 1}" if first < size else "head", text)
         if size - first <= PAGE:
-            span = [bytes.fromhex(each) for (each,) in self.tx.all("log_leaves", first=first, end=size)]
+            span = [_hash(each) for (each,) in self.tx.all("log_leaves", first=first, end=size)]
             for a, b in swapped(self.sound, span, roots):
                 self.problems.add("order", f"leaves {a} and {b}", "these two have changed places")
         for seq in self.backward:
@@ -355,3 +363,12 @@ class _Log:
                 )
         for level, place in stored:
             self.problems.add("node", f"node {level}/{place}", "there are no such leaves")
+
+
+def _hash(text: Any) -> bytes:
+    """What is no hash any more counts as one that nothing has."""
+    try:
+        found = bytes.fromhex(text)
+    except (TypeError, ValueError):
+        return bytes(32)
+    return found if len(found) == 32 else bytes(32)

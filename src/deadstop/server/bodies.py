@@ -20,6 +20,8 @@ from .problems import Problem
 from .settings import MIB
 
 __all__ = [
+    "AcknowledgeAlert",
+    "AlertsQuery",
     "Build",
     "CreateSandbox",
     "ExecCommand",
@@ -29,8 +31,10 @@ __all__ = [
     "Move",
     "NoQuery",
     "OpenSession",
+    "OperationsQuery",
     "PatchLifecycle",
     "Promote",
+    "Resolve",
     "RunCode",
     "Signal",
     "StreamCommand",
@@ -254,6 +258,23 @@ class Build(Body):
     debian: list[Annotated[str, Meta(min_length=1, max_length=256)]] = []
 
 
+class Resolve(Body):
+    """A person's decision. `operator` is who decided, if that is not who asks; `ver` the version that they saw."""
+
+    decision: Literal["succeeded", "failed", "abandoned", "retry"]
+    reason: Annotated[str, Meta(min_length=1, max_length=2000, pattern=_NO_NUL)]
+    operator: Annotated[str, Meta(min_length=1, max_length=200, pattern=_NO_NUL)] | None = None
+    ver: Annotated[float, Meta(ge=1, le=1 << 53, multiple_of=1, extra_json_schema=_INTEGER)] | None = None
+
+
+class AcknowledgeAlert(Body):
+    """`by` is who has seen it, if that is not who asks."""
+
+    kind: Annotated[str, Meta(pattern=r"^[a-z_]{1,64}$")]
+    op_id: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+    by: Annotated[str, Meta(min_length=1, max_length=200, pattern=_NO_NUL)] | None = None
+
+
 class Query(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The query of a request: words, read as what is asked for here."""
 
@@ -265,6 +286,27 @@ class NoQuery(Query):
 class ListQuery(Query):
     state: Literal["present", "live", "ended", "all"] = "present"
     metadata: dict[str, str] = {}
+
+
+Limit = Annotated[float, Meta(ge=1, le=1000, multiple_of=1, extra_json_schema=_INTEGER)]
+
+
+class OperationsQuery(Query):
+    """`open` is every state that is not an end. `before` is a `created_ms`: the last one's, for those before it."""
+
+    state: Literal[
+        "PREPARED", "DISPATCHING", "SUCCEEDED", "FAILED", "UNKNOWN", "RECONCILING", "NEEDS_HUMAN", "ABANDONED", "open"
+    ] | None = None  # fmt: skip
+    tool: Annotated[str, Meta(min_length=1, max_length=200, pattern=_NO_NUL)] | None = None
+    limit: Limit = 100
+    before: Annotated[float, Meta(ge=0, le=1 << 53, multiple_of=1, extra_json_schema=_INTEGER)] | None = None
+
+
+class AlertsQuery(Query):
+    """Those that wait for a person, or all that there ever were."""
+
+    all: bool = False
+    limit: Limit = 100
 
 
 class OfSandbox(Query):

@@ -255,14 +255,109 @@ class Anything(Document):
 
 
 class Health(Document):
+    """`ledger` is "off" where none is kept. A ledger that is away holds up no sandbox."""
+
     status: Literal["ok", "degraded", "stopping"]
     version: str
     sandboxes: int
     problem: str | None
+    ledger: Literal["ok", "off", "away"]
+
+
+State = Literal[
+    "PREPARED", "DISPATCHING", "SUCCEEDED", "FAILED", "UNKNOWN", "RECONCILING", "NEEDS_HUMAN", "ABANDONED"
+]  # fmt: skip
+
+
+class Operation(Document):
+    """One intended effect. FAILED: shown not to have happened, or failed by the authority. `ver` counts its changes."""
+
+    id: str
+    state: State
+    tool: str
+    definition: int
+    scope: str
+    key: str
+    fingerprint: str
+    correlation_id: str | None
+    target: str | None
+    reference: str | None
+    verdict: str | None
+    effect: Literal["applied", "not_applied", "unknown"]
+    attempts: int
+    queries: int
+    ver: int
+    fence: int
+    owner: str | None
+    lease_until: Instant | None
+    request_deadline: Instant | None
+    recovery_deadline: Instant | None
+    created_at: Instant
+    created_ms: int
+    updated_at: Instant
+    evidence: dict[str, Any]
+
+
+class Operations(Document):
+    """`next_before`: there may be more, before this."""
+
+    items: list[Operation]
+    next_before: int | None
+
+
+class Settling(Document):
+    """The decisions that a person can take now, at this `ver`, and the query that would show the truth.
+
+    `retry_allowed`: whoever asked for it may send it again, under its own key.
+    """
+
+    decisions: list[Literal["succeeded", "failed", "abandoned", "retry"]]
+    query: dict[str, Any] | None
+    retry_allowed: bool
+    ver: int
+
+
+class OperationSeen(Operation):
+    """With everything that was tried, found and written down, in order."""
+
+    attempts_made: list[dict[str, Any]]
+    trail: list[dict[str, Any]]
+    findings: list[dict[str, Any]]
+    settle: Settling
+
+
+class Alert(Document):
+    kind: str
+    op_id: str
+    meaning: str
+    detail: str
+    first_at: Instant
+    last_at: Instant
+    count: int
+    delivered_at: Instant | None
+    acknowledged_at: Instant | None
+    acknowledged_by: str | None
+
+
+class Alerts(Document):
+    items: list[Alert]
+
+
+class Audit(Document):
+    """The conservation sum: what was started has ended, or is open with a deadline. `holds` says whether it does."""
+
+    started: int
+    ended: int
+    open: int
+    holds: bool
+    states: dict[str, int]
+    outbox: dict[str, int]
+    alerts: dict[str, int]
 
 
 COMPONENTS: tuple[type[Document], ...] = (
     *(Problem, Sandbox, Sandboxes, ExecDone, ExecStarted, Exec, ExecSeen, Execs, Extended, Lifecycle),
     *(Snapshot, Snapshots, Forked, ForkedTree, Promoted, Ports, Session, Sessions, SessionRun),
     *(FileWritten, Entry, Entries, Template, Templates, Health, Anything),
+    *(Operation, Operations, Settling, OperationSeen, Alert, Alerts, Audit),
 )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ..sandbox.host import Host
     from ..sandbox.sandbox import Sandbox
+    from .operations import Operations
 
 __all__ = ["Call", "Front"]
 
@@ -35,6 +36,7 @@ class Front:
     settings: Settings
     metrics: Metrics
     token: str | None = field(default=None, repr=False)
+    operations: Operations | None = None
     document: bytes = b""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     background: set[asyncio.Future[Any]] = field(default_factory=set)

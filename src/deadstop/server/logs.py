@@ -27,12 +27,12 @@ class JsonLines(logging.Formatter):
 
 
 def log_to(stream: TextIO = sys.stderr, level: int = logging.INFO) -> None:
-    """Write the log, and the warnings of the libraries beneath, to `stream`."""
+    """Write the log, and the warnings of what is beneath it, to `stream`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
     LOG.handlers, LOG.propagate = [handler], False
     LOG.setLevel(level)
-    for name in ("aiohttp", "asyncio"):
+    for name in ("aiohttp", "asyncio", "deadstop"):
         beneath = logging.getLogger(name)
         beneath.handlers, beneath.propagate = [handler], False
         beneath.setLevel(logging.WARNING)

@@ -11,9 +11,12 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from .. import clock
+
 if TYPE_CHECKING:
     from ..results import ToolResult
     from ..sandbox.host import Host
+    from .operations import Operations
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
@@ -53,6 +56,10 @@ class Metrics:
         """Read the sandboxes' states and the number of connections whenever somebody asks."""
         self.registry.register(_Live(states, connections))
 
+    def watch_ledger(self, operations: Operations) -> None:
+        """Show what was last seen in the ledger: nobody who asks waits for it."""
+        self.registry.register(_Ledger(operations))
+
     def follow(self, host: Host) -> None:
         """Take part in what happens to its sandboxes and commands, whoever asked for it."""
         host.on_create = lambda sandbox, seconds: self._created(sandbox.record.boot_mode, seconds)
@@ -91,3 +98,27 @@ class _Live(Collector):
             sandboxes.add_metric([state], counted[state])
         yield sandboxes
         yield GaugeMetricFamily("deadstop_http_connections", "Open connections", value=self._connections())
+
+
+class _Ledger(Collector):
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        seen = self._operations.figures
+        yield GaugeMetricFamily("deadstop_ledger_up", "Whether the ledger answers", value=float(seen.up))
+        if not seen.up:
+            return
+        yield _by_state("deadstop_operations", "Operations that have not ended", seen.operations)
+        yield _by_state("deadstop_outbox_messages", "Events that were not delivered", seen.outbox)
+        yield GaugeMetricFamily("deadstop_alerts_open", "Alerts that nobody has acknowledged", value=seen.alerts)
+        if seen.beat_age_s is not None:
+            age = seen.beat_age_s + clock.monotonic() - seen.at
+            yield GaugeMetricFamily("deadstop_reconciler_beat_age_seconds", "Since its last sign of life", value=age)
+
+
+def _by_state(name: str, text: str, counts: Mapping[str, int]) -> GaugeMetricFamily:
+    made = GaugeMetricFamily(name, text, labels=["state"])
+    for state, count in counts.items():
+        made.add_metric([str(state)], count)
+    return made

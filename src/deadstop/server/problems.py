@@ -111,6 +111,18 @@ def _lost(error: SupervisorLost) -> Problem:
     return Problem(503, "host_lost", str(error), retry_after=1)  # nothing was made, and the next one starts a new one
 
 
+def _ledger(error: errors.LedgerUnavailable) -> Problem:
+    return Problem(503, "ledger_unavailable", str(error), retry_after=2, uncertain=error.uncertain)
+
+
+def _broken(error: errors.LedgerBroken) -> Problem:
+    return Problem(503, "ledger_broken", str(error), retry_after=60)
+
+
+def _no_operation(error: errors.OperationNotFound) -> Problem:
+    return Problem(404, "not_found", str(error), what="operation", name=error.op_id)
+
+
 def _plain(status: int, kind: str) -> Callable[[Any], Problem]:
     return lambda error: Problem(status, kind, str(error))
 
@@ -126,6 +138,13 @@ _PROBLEMS: tuple[tuple[type[Exception], Callable[[Any], Problem]], ...] = (
     (errors.FileProblem, _file),
     (errors.UsageError, _plain(422, "usage")),
     (errors.BoundaryUnavailable, _unavailable),
+    (errors.OperationNotFound, _no_operation),
+    (errors.IllegalTransition, _plain(409, "not_allowed")),
+    (errors.StaleClaim, _plain(409, "changed")),
+    (errors.OperationConflict, _plain(422, "key_conflict")),
+    (errors.LedgerUnavailable, _ledger),
+    (errors.LedgerBroken, _broken),
+    (errors.MissingExtra, _plain(501, "unavailable")),
     (SupervisorLost, _lost),
     (msgspec.ValidationError, _plain(422, "usage")),
     (msgspec.DecodeError, _plain(400, "malformed")),

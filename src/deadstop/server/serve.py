@@ -23,6 +23,7 @@ from .front import Front
 from .logs import LOG
 from .metrics import Metrics
 from .notify import notify
+from .operations import Operations
 from .settings import Settings
 from .sockets import UnixListener, tcp_listener
 
@@ -89,6 +90,7 @@ class Server:
         self.host: Host | None = None
         self.hurry = asyncio.Event()
         self.front: Front | None = None
+        self.operations = None if settings.ledger is None else Operations(settings.ledger)
         self._closing = contextlib.AsyncExitStack()
 
     async def start(self) -> Listening:
@@ -112,7 +114,10 @@ class Server:
             made = secrets.token_urlsafe(32) if settings.token is None else None
         self.host = host = await Host.start(settings.host, _log)
         closing.push_async_callback(self._close_host)
-        self.front = Front(host, settings, Metrics(), token=settings.token or made)
+        self.front = Front(host, settings, Metrics(), token=settings.token or made, operations=self.operations)
+        if self.operations is not None:
+            closing.push_async_callback(self.operations.close)
+            self.operations.start()
         sockets = [unix.socket] if unix else []
         await self._serve(self.front, [*sockets, tcp] if tcp else sockets)
         address = tcp.getsockname()[:2] if tcp else None
@@ -126,6 +131,8 @@ class Server:
         closing.push_async_callback(runner.cleanup)
         acceptor = Acceptor(front, runner)
         front.metrics.watch(lambda: [str(each.status) for each in host.sandboxes("live")], lambda: acceptor.count)
+        if front.operations is not None and not front.operations.off:
+            front.metrics.watch_ledger(front.operations)
         for listener in sockets:
             unix = listener.family == socket.AF_UNIX
             listen = loop.create_unix_server if unix else loop.create_server

@@ -10,21 +10,41 @@ from typing import Any
 from ..places import socket_path
 from ..sandbox.settings import Settings as HostSettings
 
-__all__ = ["MIB", "Settings"]
+__all__ = ["MIB", "LedgerSettings", "Settings"]
 
 MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerSettings:
+    """Which ledger, who is told of what was settled (`webhooks`), and who of what needs a person (`alert_...`).
+
+    With `required` a server whose packages for it are missing does not start. `secret` signs every webhook. The
+    reconciler asks every `every_s` seconds, at most `parallel` authorities at once.
+    """
+
+    place: str
+    required: bool = False
+    webhooks: tuple[str, ...] = ()
+    secret: str | None = field(default=None, repr=False)
+    alert_webhooks: tuple[str, ...] = field(default=(), repr=False)
+    alert_commands: tuple[tuple[str, ...], ...] = ()
+    alert_urls: tuple[str, ...] = field(default=(), repr=False)
+    every_s: float = 1.0
+    parallel: int = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Where it listens, what it lets in, and what a sandbox gets whose client could not ask.
 
-    `host` is how the sandboxes are kept. `listen` is (host, port) for TCP, which needs `token` (one is made where it is
-    None). `templates` (name or "*" -> keys of the create body) are what a sandbox of that template gets where the
-    request does not say.
+    `host` is how the sandboxes are kept, `ledger` where operations with effects are. `listen` is (host, port) for TCP,
+    which needs `token` (one is made where it is None). `templates` (name or "*" -> keys of the create body) are what a
+    sandbox of that template gets where the request does not say.
     """
 
     host: HostSettings = field(default_factory=HostSettings)
+    ledger: LedgerSettings | None = None
     socket: str | None = field(default_factory=socket_path)
     listen: tuple[str, int] | None = None
     token: str | None = field(default=None, repr=False)

@@ -20,6 +20,19 @@ RETURNING count
 -- name: alert_over
 UPDATE alert SET over_ms = :now WHERE kind = :kind AND op_id = :op_id AND over_ms IS NULL
 
+-- name: alerts_answer
+UPDATE alert SET over_ms = :now, ack_ms = coalesce(ack_ms, :now), ack_by = coalesce(ack_by, :by)
+WHERE op_id = :op_id AND over_ms IS NULL
+    AND kind IN ('recovery_deadline_passed', 'no_authority', 'marker_contradiction', 'started_without_end')
+
+-- name: alerts_past
+SELECT a.kind, a.op_id FROM alert AS a JOIN operation AS o ON o.op_id = a.op_id
+WHERE a.over_ms IS NULL AND (
+    (a.kind = 'started_without_end' AND (o.state <> 'DISPATCHING' OR o.lease_ms > :now))
+    OR (a.kind IN ('recovery_deadline_passed', 'no_authority', 'marker_contradiction')
+        AND o.state IN ('PREPARED', 'DISPATCHING', 'SUCCEEDED', 'FAILED', 'ABANDONED')))
+LIMIT :limit
+
 -- name: alerts_pending
 SELECT kind, op_id, detail, first_ms, last_ms, count, delivered_ms, ack_ms, ack_by, tries FROM alert
 WHERE delivered_ms IS NULL AND ack_ms IS NULL AND over_ms IS NULL AND next_ms <= :now AND tries < :most
@@ -65,14 +78,16 @@ SELECT name, owner, at_ms, every_ms FROM beat ORDER BY name
 SELECT op_id, owner, lease_ms FROM operation AS o
 WHERE state IN ('PREPARED', 'DISPATCHING', 'UNKNOWN', 'RECONCILING') AND state = 'DISPATCHING'
     AND next_ms <= :before AND lease_ms <= :before AND NOT EXISTS (
-        SELECT 1 FROM alert AS a WHERE a.kind = 'started_without_end' AND a.op_id = o.op_id)
+        SELECT 1 FROM alert AS a
+        WHERE a.kind = 'started_without_end' AND a.op_id = o.op_id AND a.over_ms IS NULL)
 ORDER BY next_ms LIMIT :limit
 
 -- name: unknown_overdue
 SELECT op_id, recovery_ms FROM operation AS o
 WHERE state IN ('PREPARED', 'DISPATCHING', 'UNKNOWN', 'RECONCILING', 'NEEDS_HUMAN')
     AND state IN ('UNKNOWN', 'RECONCILING') AND recovery_ms <= :before AND NOT EXISTS (
-        SELECT 1 FROM alert AS a WHERE a.kind = 'recovery_deadline_passed' AND a.op_id = o.op_id)
+        SELECT 1 FROM alert AS a
+        WHERE a.kind = 'recovery_deadline_passed' AND a.op_id = o.op_id AND a.over_ms IS NULL)
 ORDER BY recovery_ms LIMIT :limit
 
 -- name: alert_stands

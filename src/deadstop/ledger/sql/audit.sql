@@ -37,7 +37,7 @@ SELECT count(*) FROM (SELECT 1 FROM unplaced LIMIT 1) AS any_one
 SELECT 1
 
 -- name: log_elect postgresql
-SELECT pg_try_advisory_xact_lock(1684370276)::int
+SELECT pg_try_advisory_xact_lock(1684370276, hashtext(current_schema()))::int
 
 -- name: log_add
 INSERT INTO leaf (seq, op_id, n, hash) VALUES (:seq, :op_id, :n, :hash)

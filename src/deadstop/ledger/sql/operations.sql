@@ -151,6 +151,3 @@ WHERE NOT (o.state = 'DISPATCHING' AND a.fence = o.fence)
 SELECT count(*) FROM operation WHERE state IN ('PREPARED', 'DISPATCHING', 'UNKNOWN', 'RECONCILING')
     AND ((state = 'PREPARED' AND request_ms < :now) OR (state IN ('DISPATCHING', 'RECONCILING') AND lease_ms < :now)
     OR (state = 'UNKNOWN' AND recovery_ms < :now))
-
--- name: answer_alerts
-UPDATE alert SET ack_ms = :at_ms, ack_by = :by WHERE op_id = :op_id AND ack_ms IS NULL

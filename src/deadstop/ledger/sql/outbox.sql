@@ -1,12 +1,21 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Statements of the outbox, the same for both databases. A section is one statement.
 
+-- name: outbox_lock
+SELECT 1
+
+-- name: outbox_lock postgresql
+SELECT pg_advisory_xact_lock(hashtextextended(:ordering, 0))
+
+-- name: outbox_unended
+SELECT id FROM outbox WHERE state IN ('waiting', 'sending') AND ordering = :ordering ORDER BY position LIMIT 1
+
 -- name: outbox_position
 SELECT coalesce(max(position), 0) + 1 FROM outbox WHERE ordering = :ordering
 
 -- name: outbox_add
 INSERT INTO outbox (id, dedup, ordering, position, op_id, url, event, state, fence, tries, next_ms, created_ms)
-VALUES (:id, :dedup, :ordering, :position, :op_id, :url, :event, 'waiting', 0, 0, :now, :now)
+VALUES (:id, :dedup, :ordering, :position, :op_id, :url, :event, 'waiting', 0, 0, :next_ms, :now)
 ON CONFLICT DO NOTHING
 
 -- name: outbox_of_dedup
@@ -14,7 +23,7 @@ SELECT id FROM outbox WHERE dedup = :dedup
 
 -- name: outbox_unspread
 SELECT id, ordering, op_id, event FROM outbox
-WHERE state IN ('waiting', 'sending') AND url IS NULL ORDER BY ordering, position LIMIT :limit
+WHERE state IN ('waiting', 'sending') AND url IS NULL ORDER BY next_ms, position LIMIT :limit
 
 -- name: outbox_spread
 UPDATE outbox SET state = 'sent' WHERE id = :id AND state = 'waiting' AND url IS NULL
@@ -24,11 +33,8 @@ SELECT DISTINCT url FROM outbox
 WHERE state IN ('waiting', 'sending') AND url IS NOT NULL AND next_ms <= :now LIMIT :limit
 
 -- name: outbox_due
-SELECT id, fence, url, event, tries, op_id FROM outbox AS o
-WHERE state IN ('waiting', 'sending') AND url = :url AND next_ms <= :now AND NOT EXISTS (
-    SELECT 1 FROM outbox AS e
-    WHERE e.state IN ('waiting', 'sending') AND e.ordering = o.ordering AND e.position < o.position)
-ORDER BY next_ms, position LIMIT :limit
+SELECT id, fence, url, event, tries, op_id FROM outbox
+WHERE state IN ('waiting', 'sending') AND url = :url AND next_ms <= :now ORDER BY next_ms, position LIMIT :limit
 
 -- name: outbox_take
 UPDATE outbox SET state = 'sending', fence = fence + 1, tries = tries + 1, lease_ms = :lease_ms, next_ms = :lease_ms
@@ -38,7 +44,9 @@ WHERE id = :id AND fence = :fence AND state IN ('waiting', 'sending')
 SELECT tries, created_ms, op_id, url FROM outbox WHERE id = :id AND fence = :fence AND state = 'sending'
 
 -- name: outbox_sent
-UPDATE outbox SET state = 'sent', lease_ms = NULL, problem = NULL WHERE id = :id AND fence = :fence AND state = 'sending'
+UPDATE outbox SET state = 'sent', lease_ms = NULL, problem = NULL
+WHERE id = :id AND fence = :fence AND state = 'sending'
+RETURNING ordering
 
 -- name: outbox_again
 UPDATE outbox SET state = 'waiting', lease_ms = NULL, next_ms = :next_ms, problem = :problem
@@ -47,6 +55,10 @@ WHERE id = :id AND fence = :fence AND state = 'sending'
 -- name: outbox_dies
 UPDATE outbox SET state = 'dead', lease_ms = NULL, problem = :problem
 WHERE id = :id AND fence = :fence AND state IN ('waiting', 'sending')
+RETURNING ordering
+
+-- name: outbox_release
+UPDATE outbox SET next_ms = :now WHERE id = :id AND state = 'waiting' AND next_ms = :never
 
 -- name: outbox_revive
 UPDATE outbox SET state = 'waiting', fence = fence + 1, tries = 0, next_ms = :now, created_ms = :now

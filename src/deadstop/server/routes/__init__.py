@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ..route import Route
-from . import events, execs, files, operations, sandboxes, sessions, snapshots, streams, templates
+from . import events, execs, files, ledger, operations, sandboxes, sessions, snapshots, streams, templates
 
 __all__ = ["ROUTES"]
 
@@ -17,5 +17,6 @@ ROUTES: tuple[Route, ...] = (
     *snapshots.ROUTES,
     *templates.ROUTES,
     *events.ROUTES,
+    *ledger.ROUTES,
     *operations.ROUTES,
 )

@@ -16,11 +16,15 @@ TAG = "operations"
 
 async def get_health(call: Call[None, NoQuery]) -> Reply:
     stopping = call.front.stopping.is_set()
+    operations = call.front.operations
+    away = None if operations is None else operations.problem
+    problem = call.host.problem or (away and f"ledger: {away}")
     document = {
-        "status": "stopping" if stopping else "degraded" if call.host.problem else "ok",
+        "status": "stopping" if stopping else "degraded" if problem else "ok",
         "version": __version__,
         "sandboxes": len(call.host.sandboxes("live")),
-        "problem": call.host.problem,
+        "problem": problem,
+        "ledger": "off" if operations is None or operations.off else "away" if away else "ok",
     }
     return Reply(document, 503 if stopping else 200)
 

@@ -241,7 +241,7 @@ CREATE TABLE alert (
     PRIMARY KEY (kind, op_id)
 );
 CREATE INDEX alert_pending ON alert (next_ms) WHERE delivered_ms IS NULL AND ack_ms IS NULL AND over_ms IS NULL;
-CREATE INDEX alert_open ON alert (first_ms) WHERE ack_ms IS NULL AND over_ms IS NULL;
+CREATE INDEX alert_open ON alert (first_ms) WHERE over_ms IS NULL;
 
 -- Who reconciles, and when last: silence is a fact.
 CREATE TABLE beat (

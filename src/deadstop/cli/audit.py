@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`deadstop audit`: whether the sum of all operations is right, and whether the ledger still is what was written.
+
+Nothing here writes to a ledger, so it is also for a copy, and for somebody who may only read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from .. import clock
+from ..errors import UsageError
+from . import common
+
+if TYPE_CHECKING:
+    from ..ledger.report import Report
+
+_SHOWN = 20
+_FIRST_S, _AGAIN_S = 0.5, 0.2
+_WHAT = {
+    "verify": "check every hash, the order of the log, its checkpoints, and that the tables follow from it",
+    "export": "write the log as lines of JSON that are verified without the database",
+    "proof": "write what proves one operation's entries to somebody who has nothing but the public key",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = ("Without more words: exit status 0 when every operation is accounted for and nothing waits for a "
+                     "person, 1 otherwise.")  # fmt: skip
+    _add_place(parser, None)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    what = parser.add_subparsers(dest="what", metavar="WHAT", parser_class=type(parser))
+    for name, text in _WHAT.items():
+        one = what.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
+        _add_place(one, argparse.SUPPRESS)
+        one.add_argument("--checkpoints", metavar="FILE", help="the signed checkpoints (default: DEADSTOP_CHECKPOINTS, "
+                         "or beside the ledger)")  # fmt: skip
+        one.add_argument("--key", metavar="FILE", help="the public keys, one a line (default: the ledger's own)")
+        {"verify": _add_verify, "export": _add_export, "proof": _add_proof}[name](one)
+
+
+def _add_place(parser: argparse.ArgumentParser, default: Any) -> None:
+    parser.add_argument("--ledger", metavar="PLACE", default=default, help="a file or a postgresql:// URL (default: "
+                        "DEADSTOP_LEDGER, or the one in your state folder)")  # fmt: skip
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "Exit status: 0 when everything fits, 1 when something does not, 125 when it cannot be read."
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print one JSON object")
+    parser.add_argument("--log-only", action="store_true", help="leave out the comparison with the tables")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="what `audit export` or `audit proof` wrote")
+
+
+def _add_export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a new file (default: standard output)")
+
+
+def _add_proof(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("operation", metavar="OP_ID", help="its id, or a beginning of it that is enough")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    run: dict[str | None, Callable[[argparse.Namespace], int]] = {
+        None: _sum, "verify": _verify, "export": _export, "proof": _proof,
+    }  # fmt: skip
+    return run[arguments.what](arguments)
+
+
+def _place(arguments: argparse.Namespace) -> str:
+    from ..ledger.store import default_place
+
+    return arguments.ledger or default_place()
+
+
+# -- the sum -------------------------------------------------------------------------------------------------------
+
+
+def _sum(arguments: argparse.Namespace) -> int:
+    from ..ledger import alerts, reading
+    from ..ledger.reader import opened
+    from ..ledger.states import State
+
+    def work(tx: Any) -> dict[str, Any]:
+        waiting = reading.listed(tx, [State.NEEDS_HUMAN])
+        return {
+            **reading.conservation(tx),
+            "waiting": [{"operation": each.op_id, "tool": each.tool, "target": each.target} for each in waiting],
+            "alerts": [{"kind": each.kind, "operation": each.op_id, "detail": each.detail}
+                       for each in alerts.list_alerts(tx)],
+        }  # fmt: skip
+
+    with opened(_place(arguments)) as reader:
+        found = {"ledger": reader.where, **reader.read(work)}
+    found["ok"] = bool(found["holds"]) and not found["lapsed"] and not found["waiting"] and not found["alerts"]
+    if arguments.json:
+        common.print_json(found)
+    else:
+        print("\n".join(_sum_lines(found)))
+    return 0 if found["ok"] else 1
+
+
+def _sum_lines(found: dict[str, Any]) -> list[str]:
+    states = ", ".join(f"{count} {state}" for state, count in found["states"].items() if count)
+    lines = [
+        f"ledger    {found['ledger']}",
+        f"sum       {found['started']} started = {found['ended']} ended + {found['open']} open"
+        + ("" if found["holds"] else ": it does NOT hold"),
+    ]
+    lines += [f"states    {states}"] if states else []
+    for name, text in (
+        ("attempts_without_end", "attempts have no end"),
+        ("lapsed", "are past a deadline, not swept yet"),
+    ):
+        lines += [f"attention {found[name]} {text}"] if found[name] else []
+    lines += [f"attention {_clean(each)} is open without a deadline" for each in found["without_deadline"]]
+    lines += [_waiting_line(each) for each in found["waiting"][:_SHOWN]]
+    lines += [f"alert     {_clean(each['kind'])} {_clean(each['operation'])}: {_clean(each['detail'])}"
+              for each in found["alerts"][:_SHOWN]]  # fmt: skip
+    more = sum(max(0, len(found[name]) - _SHOWN) for name in ("waiting", "alerts"))
+    return [*lines, f"and {more} more"] if more else lines
+
+
+def _waiting_line(each: dict[str, Any]) -> str:
+    on = f" on {_clean(each['target'])}" if each["target"] else ""
+    return f"attention {each['operation']} ({_clean(each['tool'])}{on}) waits for a person: deadstop ops resolve"
+
+
+# -- verifying -----------------------------------------------------------------------------------------------------
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    if arguments.file is not None and _is_proof(arguments.file):
+        return _verify_proof(arguments)
+    with _progress() as progress:
+        report = _checked(arguments, progress)
+    if arguments.json:
+        common.print_json(report.to_dict())
+        return 0 if report.ok else 1
+    print("\n".join(_report_lines(report, arguments)))
+    return 0 if report.ok else 1
+
+
+def _checked(arguments: argparse.Namespace, progress: Any) -> Report:
+    if arguments.file is not None:
+        from ..ledger.export import verify_export
+
+        return verify_export(arguments.file, arguments.key, arguments.checkpoints, progress=progress)
+    from ..ledger.verify import verify
+
+    return verify(
+        _place(arguments), arguments.checkpoints, arguments.key, full=not arguments.log_only, progress=progress
+    )
+
+
+def _report_lines(report: Report, arguments: argparse.Namespace) -> list[str]:
+    lines = [_clean(str(each)) for each in report.problems]
+    lines.append(
+        f"{'ok' if report.ok else f'{len(report.problems)} problems'}: {report.leaves} entries of {report.operations} "
+        f"operations, {report.anchored_size} of them covered by {report.checkpoints} signed checkpoints"
+    )
+    if report.unanchored:
+        lines.append(f"note: nothing signed covers the last {report.unanchored} entries yet")
+    if report.waiting:
+        lines.append(f"note: {report.waiting} entries have no place in the log yet")
+    if arguments.file is not None and arguments.key is None:
+        lines.append("note: the key was taken from the file itself; give --key to know who signed")
+    if not report.full and arguments.file is None:
+        lines.append("note: the tables were not compared with the log")
+    return lines
+
+
+def _is_proof(path: str) -> bool:
+    from ..ledger.export import PROOF
+
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return f'"{PROOF}"' in file.read(200)
+    except OSError as problem:
+        raise UsageError(f"{path}: {problem.strerror or problem}") from None
+
+
+def _verify_proof(arguments: argparse.Namespace) -> int:
+    from ..ledger.export import verify_operation_proof
+
+    try:
+        with open(arguments.file, encoding="utf-8") as file:
+            document = json.load(file)
+    except (ValueError, RecursionError):
+        raise UsageError(f"{arguments.file}: this is no JSON") from None
+    problems = verify_operation_proof(document, arguments.key)
+    if arguments.json:
+        listed = [{"kind": each.kind, "where": each.where, "text": each.text} for each in problems]
+        common.print_json({"ok": not problems, "operation": document.get("operation"), "problems": listed})
+    else:
+        print("\n".join([_clean(str(each)) for each in problems] or [_proved(document, arguments)]))
+    return 1 if problems else 0
+
+
+def _proved(document: dict[str, Any], arguments: argparse.Namespace) -> str:
+    note = "" if arguments.key else "\nnote: the key was taken from the file itself; give --key to know who signed"
+    return f"ok: {len(document['entries'])} entries of {_clean(str(document['operation']))} are in the signed log{note}"
+
+
+# -- handing out ---------------------------------------------------------------------------------------------------
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from ..ledger.export import export
+
+    with _output(arguments.file) as file, _progress() as progress:
+        count = export(_place(arguments), file, checkpoints=arguments.checkpoints, key=arguments.key, progress=progress)
+    if arguments.file is not None:
+        common.say(f"{count} entries in {arguments.file}")
+    return 0
+
+
+@contextlib.contextmanager
+def _output(path: str | None) -> Iterator[Any]:
+    """Standard output, or a new file that is only there when it is whole."""
+    if path is None:
+        yield sys.stdout
+        return
+    if os.path.exists(path):
+        raise UsageError(f"{path} is there already; name a new file")
+    part = f"{path}.part"
+    try:
+        with open(part, "w", encoding="utf-8", newline="\n") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(part, path)
+    except OSError as problem:
+        raise UsageError(f"{path}: {problem.strerror or problem}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+
+
+def _proof(arguments: argparse.Namespace) -> int:
+    from ..ledger import reading
+    from ..ledger.export import operation_proof
+    from ..ledger.reader import opened
+
+    with opened(_place(arguments)) as reader:
+        op_id = reader.read(lambda tx: reading.matching(tx, arguments.operation)).op_id
+        common.print_json(operation_proof(reader, op_id, checkpoints=arguments.checkpoints, key=arguments.key))
+    return 0
+
+
+# -- people --------------------------------------------------------------------------------------------------------
+
+
+def _clean(text: str) -> str:
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A line on the terminal that says how far it is, when it takes longer than a moment. Never in a file or a pipe."""
+    shown, due = False, clock.monotonic() + _FIRST_S
+
+    def tell(what: str, done: int, total: int) -> None:
+        nonlocal shown, due
+        now = clock.monotonic()
+        if now >= due and sys.stderr.isatty():
+            shown, due = True, now + _AGAIN_S
+            print(f"\r\x1b[K{what}: {done:,} of {total:,}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
