@@ -85,8 +85,8 @@ def programs() -> str | None:
     """The folder of initdb and postgres, the newest there is."""
     found = glob.glob("/usr/lib/postgresql/*/bin/initdb") + glob.glob("/usr/pgsql-*/bin/initdb")
     found.sort(key=lambda path: int("".join(filter(str.isdigit, path.split("/bin/")[0])) or 0))
-    on_path = shutil.which("initdb")
-    return os.path.dirname(found[-1] if found else on_path) if found or on_path else None
+    initdb = found[-1] if found else shutil.which("initdb")
+    return None if initdb is None else os.path.dirname(os.path.realpath(initdb))
 
 
 def why_not() -> str | None:

@@ -122,8 +122,10 @@ def psycopg_error() -> type[Exception]:
     return psycopg.Error
 
 
-def place(kind: str, folder: Path, databases: Databases) -> str:
+def place(kind: str, folder: Path, databases: Databases | None) -> str:
+    """Where a ledger of that kind can be made that is not there yet; databases are only asked for PostgreSQL."""
     if kind == "postgresql":
+        assert databases is not None
         return databases.fresh()
     return MEMORY if kind == "memory" else str(folder / "ledger.db")
 

@@ -90,6 +90,8 @@ def change(
         changes |= {"owner": None, "lease_ms": None}
     values = {"ver": record.ver + 1, "fence": fence, "attempts": changes.get("attempts", record.attempts)}
     told = {"from": record.state.value, "to": to.value, **values, **(more or {})}
+    if changes.get("verdict", record.verdict) != record.verdict:
+        told["counts_as"] = str(changes["verdict"])
     new = note(tx, record, kind, told)
     new = replace(new, state=to, updated_ms=tx.now, **{**changes, **values})
     done = tx.run(

@@ -104,9 +104,12 @@ def _generation(tx: Tx, intent: Intent) -> int:
 
 def _born(tx: Tx, op_id: str, intent: Intent, key: str) -> Record:
     record = read(tx, op_id)
+    row = tx.one("definition_digest", tool=intent.tool, version=intent.definition)
+    declared = None if row is None else row[0]
     told: dict[str, Any] = {
         "from": "", "to": record.state.value, "ver": 1, "fence": 0, "attempts": 0, "scope": intent.scope, "key": key,
-        "fingerprint": intent.fingerprint, "tool": intent.tool, "definition": intent.definition,
+        "binding": intent.binding, "fingerprint": intent.fingerprint, "tool": intent.tool,
+        "definition": intent.definition, "declared": declared,
         "correlation": record.correlation, "target": record.target, "digest": intent.digest,
         "asked_by": intent.asked_by,
     }  # fmt: skip

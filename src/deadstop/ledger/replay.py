@@ -23,7 +23,7 @@ Row = tuple[Any, ...]
 _PAGE = 1024
 _LAST = "\U0010ffff"
 _LEASED, _TERMINAL = frozenset(map(str, LEASED)), frozenset(map(str, TERMINAL))
-_NAMED = ("scope", "key", "fingerprint", "tool", "definition", "correlation", "target")  # in the intent
+_NAMED = ("scope", "key", "binding", "fingerprint", "tool", "definition", "correlation", "target")  # in the intent
 _COLUMNS = ("op", "n", "kind", "at", "prev")
 _COUNTED = ("state", "ver", "fence", "attempts", "verdict")
 
@@ -31,7 +31,9 @@ _COUNTED = ("state", "ver", "fence", "attempts", "verdict")
 def replay(tx: Tx, problems: Problems, progress: Callable[[str, int, int], None]) -> int:
     """How many operations were compared."""
     waiting = {(op_id, n) for op_id, n in tx.all("log_waiting")}
+    declared: dict[tuple[str, int], str] = {}
     for tool, version, stated, body in tx.all("log_definitions"):
+        declared[tool, version] = stated
         if not isinstance(body, str) or digest(body.encode("utf-8", "surrogateescape")) != stated:
             problems.add("definition", f"definition {version} of {tool}", "it is not what its digest says")
     row = tx.one("log_count_operations")
@@ -39,7 +41,7 @@ def replay(tx: Tx, problems: Problems, progress: Callable[[str, int, int], None]
     while True:
         operations = {each[0]: each for each in tx.all("log_operations", after=after, limit=_PAGE)}
         until = max(operations) if len(operations) == _PAGE else _LAST
-        _page(tx, after, until, operations, waiting, problems)
+        _page(tx, (after, until), operations, waiting, declared, problems)
         done += len(operations)
         progress("operations", done, total)
         if until == _LAST:
@@ -48,15 +50,16 @@ def replay(tx: Tx, problems: Problems, progress: Callable[[str, int, int], None]
 
 
 def _page(
-    tx: Tx, after: str, until: str, operations: dict[str, Row], waiting: set[tuple[str, int]], problems: Problems
+    tx: Tx, pages: tuple[str, str], operations: dict[str, Row], waiting: set[tuple[str, int]],
+    declared: dict[tuple[str, int], str], problems: Problems,
 ) -> None:  # fmt: skip
-    span = {"after": after, "until": until}
+    span = dict(zip(("after", "until"), pages, strict=True))
     found = [_by_operation(tx.all(name, **span)) for name in ("log_trails", "log_attempts", "log_ends", "log_payloads")]
     trails, attempts, ends, payloads = found
     for op_id, operation in operations.items():
         one = _Operation(op_id, problems)
         one.play(trails.pop(op_id, []), waiting)
-        one.compare(operation)
+        one.compare(operation, declared)
         one.compare_attempts(attempts.pop(op_id, []), ends.pop(op_id, []))
         one.compare_payloads(payloads.pop(op_id, []))
     for op_id, trail in trails.items():
@@ -136,8 +139,8 @@ class _Operation:
             self.intent = body
         elif kind == "payload.shredded":
             self.shredded.update(str(body.get("names")).split(","))
-        elif kind == "reconcile.finding":
-            self.verdict = body.get("counts_as")
+        if "counts_as" in body:
+            self.verdict = body["counts_as"]
         if isinstance(body.get("reference"), str):
             self.references.add(body["reference"])
         if to is None:
@@ -171,7 +174,7 @@ class _Operation:
 
     # -- the tables --------------------------------------------------------------------------------------------------
 
-    def compare(self, row: Row) -> None:
+    def compare(self, row: Row, declared: dict[tuple[str, int], str]) -> None:
         _, *named, state, ver, fence, attempts, verdict, reference, count, head = row
         if not self.count:
             self._bad("operation", "", "the log knows nothing of it")
@@ -180,6 +183,9 @@ class _Operation:
             self._same(name, there, self.intent.get(name))
         for name, there in zip(_COUNTED, (state, ver, fence, attempts, verdict), strict=True):
             self._same(name, there, getattr(self, name))
+        made_under = declared.get((self.intent.get("tool", ""), self.intent.get("definition", 0)))
+        if made_under != self.intent.get("declared"):
+            self._bad("definition", "", "its definition is not the one that it was made under")
         if reference not in self.references:
             self._bad("operation", ", column reference", f"it says {reference!r:.80}, which the log never says")
         self._same("evidence", count, self.count)

@@ -36,6 +36,7 @@ T = TypeVar("T")
 OLDEST = (3, 37, 0)  # STRICT tables
 BATCH = 64
 LOCK_S = 30.0
+BUSY_MS = 10_000  # for programs that are not ours, and hold no lock file
 FOLD_BYTES = 4 << 20  # when idle
 FOLD_NOW_BYTES = 64 << 20
 _FAR = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs", "lustre")
@@ -119,7 +120,7 @@ class SqliteStore:
     def _connect(self) -> sqlite3.Connection:
         if self.lasting and not os.path.exists(self.where):
             os.close(os.open(self.where, os.O_CREAT | os.O_CLOEXEC, 0o600))
-        made = sqlite3.connect(self.where, timeout=10, isolation_level=None, check_same_thread=False,
+        made = sqlite3.connect(self.where, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False,
                                cached_statements=256)  # fmt: skip
         for pragma in ("foreign_keys=ON", "trusted_schema=OFF", "synchronous=FULL", "fullfsync=ON",
                        "wal_autocheckpoint=0", "cache_size=-8000", "temp_store=MEMORY"):  # fmt: skip
@@ -261,8 +262,12 @@ class SqliteStore:
     def _fold_if(self, most: int) -> None:
         if self.lasting and self._grown(most):
             crash.at("wal.checkpoint")
-            how = "RESTART" if most >= FOLD_NOW_BYTES else "TRUNCATE"
-            self._writer.execute(f"PRAGMA wal_checkpoint({how})")
+            # Not a moment for a reader in the middle, who would keep up all writers: then less is folded.
+            self._writer.execute("PRAGMA busy_timeout=0")
+            try:
+                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                self._writer.execute(f"PRAGMA busy_timeout={BUSY_MS}")
 
     def _held(self) -> Any:
         return self._lock.held(LOCK_S) if self._lock is not None else _NOTHING

@@ -83,8 +83,8 @@ SELECT '' AS op_id, 0 AS n WHERE 1 = 0
 SELECT op_id, n FROM unplaced
 
 -- name: log_operations
-SELECT op_id, scope, key, fingerprint, tool, definition, correlation, target, state, ver, fence, attempts, verdict, reference,
-    evidence, head
+SELECT op_id, scope, key, binding, fingerprint, tool, definition, correlation, target, state, ver, fence, attempts,
+    verdict, reference, evidence, head
 FROM operation WHERE op_id > :after ORDER BY op_id LIMIT :limit
 
 -- name: log_trails

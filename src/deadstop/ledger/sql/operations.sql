@@ -13,6 +13,9 @@ INSERT INTO meta (name, value) VALUES (:name, :value) ON CONFLICT DO NOTHING
 -- name: definition_by_digest
 SELECT version FROM definition WHERE tool = :tool AND digest = :digest
 
+-- name: definition_digest
+SELECT digest FROM definition WHERE tool = :tool AND version = :version
+
 -- name: last_definition
 SELECT version, body FROM definition WHERE tool = :tool ORDER BY version DESC LIMIT 1
 

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`deadstop audit`: what it prints, and its exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from audit_ground import SECRET, Copy, closed_ledger, history
+
+from deadstop import cli
+from deadstop.ledger.ledger import Ledger
+from deadstop.ledger.store import open_store
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return closed_ledger(tmp_path_factory.mktemp("audited"), 12)
+
+
+@pytest.fixture
+def copy(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Copy:
+    made = Copy.of(original, tmp_path)
+    monkeypatch.setenv("DEADSTOP_LEDGER", str(made.path))
+    return made
+
+
+def audit(*words: str) -> int:
+    return cli.main(["audit", *words])
+
+
+def test_a_sound_ledger(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit("verify") == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("ok: 68 entries of 12 operations, 68 of them covered by 1 signed checkpoints")
+    assert shown.err == "", "no progress line where there is no terminal"
+    assert audit("verify", "--json", "--log-only") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"]
+    assert not report["full"]
+
+
+def test_a_broken_one_is_told_place_by_place(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    with copy.edit() as database:
+        database.execute("UPDATE leaf SET hash = replace(hash, 'a', 'b') WHERE seq = 9")
+        database.execute("UPDATE operation SET tool = char(27) || '[2J'")
+    assert audit("verify", "--ledger", str(copy.path)) == 1
+    shown = capsys.readouterr().out
+    assert "leaf 9 (" in shown
+    assert "\x1b" not in shown
+    assert audit("verify", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["problems"][0]["kind"] == "leaf"
+
+
+def test_what_cannot_be_read_is_125(copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("no database, but long enough to be looked at" * 100)
+    missing = str(tmp_path / "missing")
+    text = str(tmp_path / "text")
+    refused = [
+        ["verify", "--ledger", missing], ["--ledger", missing], ["verify", "--ledger", text],
+        ["verify", "--key", missing], ["verify", "--checkpoints", missing], ["verify", missing],
+        ["verify", text], ["proof", "op_none"], ["export", str(copy.path)],
+    ]  # fmt: skip
+    for words in refused:
+        assert audit(*words) == 125, words
+        assert capsys.readouterr().err.count("\n") == 1
+    assert not Path(missing).exists(), "auditing makes no ledger"
+
+
+def test_an_export_and_a_proof_are_verified_by_the_same_verb(
+    copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    assert audit("export", str(log)) == 0
+    assert capsys.readouterr() == ("", f"deadstop: 68 entries in {log}\n")
+    assert audit("export") == 0
+    assert capsys.readouterr().out == log.read_text()
+    assert audit("verify", str(log), "--key", str(copy.public_key), "--checkpoints", str(copy.checkpoints)) == 0
+    assert "note" not in capsys.readouterr().out
+    op_id = json.loads(json.loads(log.read_text().splitlines()[7])["body"])["op"]
+    assert audit("proof", op_id) == 0
+    (tmp_path / "proof.json").write_text(capsys.readouterr().out)
+    assert audit("verify", str(tmp_path / "proof.json")) == 0
+    assert "give --key to know who signed" in capsys.readouterr().out
+    (tmp_path / "proof.json").write_text((tmp_path / "proof.json").read_text().replace("deploy", "destroy"))
+    assert audit("verify", str(tmp_path / "proof.json"), "--json") == 1
+    assert not json.loads(capsys.readouterr().out)["ok"]
+
+
+def test_the_sum_holds_while_operations_are_open(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit() == 0
+    assert "12 started = 10 ended + 2 open" in capsys.readouterr().out
+
+
+def test_what_needs_a_person_is_said(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = Ledger(open_store(str(copy.path)), notary=False)
+    (op_id,) = history(ledger, 17, 1)  # in the hands of a process that is gone
+    ledger.close()
+    with copy.edit() as database:
+        database.execute("UPDATE operation SET lease_ms = 1 WHERE op_id = ?", (op_id,))
+    assert audit() == 1
+    assert "1 are past a deadline" in capsys.readouterr().out
+    with copy.edit() as database:
+        database.execute(
+            "UPDATE operation SET state = 'NEEDS_HUMAN', owner = NULL, lease_ms = NULL WHERE op_id = ?", (op_id,)
+        )
+    assert audit("--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["waiting"] == [{"operation": op_id, "tool": "deploy", "target": "production"}]
+    assert SECRET not in json.dumps(found)
