@@ -15,22 +15,12 @@ import deadstop
 from .functions_rivals import PickleOverPipe, PipePingPong, PlainWorker, Rivals, in_blocks
 from .functions_served import LIMIT_S, THREADS, Block, each, in_threads, together
 from .functions_work import nothing, over_list, over_number
-from .harness import Bench, Figure, Series
+from .harness import Bench, Compared, Figure, Series
 
 HOSTS = ("root", "user", "no-userns")
 LARGE = 10_000_000
 ONLY_P50 = "the target is for the p50"
 ANY_P99 = 10_000.0
-
-
-class Compared(Figure):
-    """A figure whose only target is a ratio to what is beside it."""
-
-    @property
-    def met(self) -> bool | None:
-        if self.most_times is None or self.most_times[0] not in self.beside:
-            return None
-        return self.ratio(self.most_times[0]) <= self.most_times[1]
 
 
 def measure(bench: Bench) -> Iterator[Figure]:

@@ -36,9 +36,9 @@ def installed(name: str) -> bool:
 class Served:
     """The side of the one who asks."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *words: str, module: str = "functions_served") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.functions_served", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", f"benchmarks.{module}", name, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True, env={**os.environ, **QUIET},
         )  # fmt: skip
         self.name = name

@@ -105,6 +105,16 @@ class Figure:
         return "; ".join([*parts, self.note] if self.note else parts)
 
 
+class Compared(Figure):
+    """A figure whose only target is a ratio to what is beside it."""
+
+    @property
+    def met(self) -> bool | None:
+        if self.most_times is None or self.most_times[0] not in self.beside:
+            return None
+        return self.ratio(self.most_times[0]) <= self.most_times[1]
+
+
 def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 100 or value == int(value) else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 

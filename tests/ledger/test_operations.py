@@ -8,12 +8,12 @@ import threading
 from dataclasses import replace
 
 import pytest
+import rfc8785
 
 from deadstop.errors import IllegalTransition, OperationConflict, OperationNotFound, StaleClaim, UsageError
 from deadstop.ledger import alerts
 from deadstop.ledger.canonical import canonical, fingerprint, leaf_hash, selected
 from deadstop.ledger.definition import Definition, Effect
-from deadstop.ledger.entries import _body
 from deadstop.ledger.handle import effect_of, retry_allowed
 from deadstop.ledger.ledger import Ledger
 from deadstop.ledger.operations import key_of
@@ -339,7 +339,8 @@ def test_odd_texts_are_written_as_they_can_be(ledger) -> None:
 @pytest.mark.parametrize("text", ["a", '\x7f\x1f\t\n"\\/', "é日\U0001f600", "\ue000\U00010000", "", "</script>"])
 def test_our_own_encoding_is_the_canonical_one(text) -> None:
     document = {"z": text, "a": 1, "n": None, "t": True, "m": -(2**53) + 1, text or "k": "key"}
-    assert _body(document) == canonical(document)
+    for each in (document, {"a": [document, text, 7]}):
+        assert canonical(each) == rfc8785.dumps(each)
 
 
 def test_a_fingerprint_is_of_what_was_meant_and_not_of_how_it_was_written() -> None:

@@ -21,6 +21,7 @@ HOSTILE = (
     "trap '' TERM HUP INT; (setsid sleep 60 &) ; "
     "setsid bash -c 'trap \"\" TERM; sleep 60; :' & while :; do sleep 1; done"
 )
+HOSTS = ("user", "no-userns-no-cgroup")  # root differs from a user in nothing that these show
 NOTICED_S = 2.0  # after a call's last possible end: how soon a supervisor that does not answer is given up
 
 

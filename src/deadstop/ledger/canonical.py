@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,8 @@ except ImportError:
 
 __all__ = ["canonical", "digest", "fingerprint", "leaf_hash", "selected"]
 
+_MOST_INT, _DEPTH = (1 << 53) - 1, 20
+_encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 _DOMAIN = b"deadstop.fp.v1\0"
 
 
@@ -25,9 +28,27 @@ def canonical(value: Any) -> bytes:
     Text is taken as it is: RFC 8785 does not normalise Unicode, and neither do we.
     """
     try:
+        if _is_simple(value, _DEPTH):
+            return _encode(value).encode()
         return rfc8785.dumps(value)
     except (rfc8785.CanonicalizationError, RecursionError, UnicodeError) as problem:
         raise UsageError(f"this cannot be written as canonical JSON: {problem}") from problem
+
+
+def _is_simple(value: Any, depth: int) -> bool:
+    """Without floats and with keys in ASCII the encoder of the standard library writes the same, in a third of the time
+    (a test compares)."""
+    kind = type(value)
+    if kind is str or value is None or kind is bool:
+        return True
+    if kind is int:
+        return bool(-_MOST_INT <= value <= _MOST_INT)
+    if kind is dict:
+        return depth > 0 and all(
+            type(key) is str and key.isascii() and (type(each) is str or _is_simple(each, depth - 1))
+            for key, each in value.items()
+        )
+    return kind is list and depth > 0 and all(_is_simple(each, depth - 1) for each in value)
 
 
 def digest(data: bytes) -> str:

@@ -7,6 +7,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -44,7 +45,7 @@ class Ledger:
         self.where = store.where
         self.owner = owners.of_this_process()
         self._defined: dict[tuple[str, str], int] = {}
-        self._versions: dict[tuple[str, int], Definition] = {}
+        self._digests: dict[tuple[str, int], str] = {}
         self.id = self._own_id()
         # What has no outside has nothing that could be anchored there.
         if notary and store.lasting:
@@ -105,11 +106,18 @@ class Ledger:
 
     def define(self, definition: Definition) -> Definition:
         """Register what a tool declares, if it is not yet; with its version. None is ever changed or removed."""
-        name = definition.tool, definition.digest
-        version = self._defined.get(name)
+        stated = definition.digest
+        version = self._defined.get((definition.tool, stated))
         if version is None:
-            version = self._defined[name] = self.write(partial(operations.define, definition=definition))
-        return Definition.from_dict(definition.to_dict(), version)
+            version = self.write(partial(operations.define, definition=definition))
+            self._defined[definition.tool, stated] = version
+            self._digests[definition.tool, version] = stated
+        return replace(definition, version=version)
+
+    def _declared(self, intent: Intent) -> Intent:
+        """With the digest of its definition, where this process has registered it: one question less."""
+        known = self._digests.get((intent.tool, intent.definition))
+        return intent if known is None else replace(intent, declared=known)
 
     def definition(self, tool: str, version: int) -> Definition:
         """What was declared when an operation was made, never laxer than what is declared now."""
@@ -119,7 +127,7 @@ class Ledger:
 
     def submit(self, intent: Intent) -> Begun:
         """The operation of this intent, PREPARED or as it was found. Raises OperationConflict."""
-        begun = _checked(self.write(partial(operations.submit, intent=intent)))
+        begun = _checked(self.write(partial(operations.submit, intent=self._declared(intent))))
         crash.at("submit.committed")
         return begun
 
@@ -130,6 +138,7 @@ class Ledger:
         Raises OperationConflict (nothing is sent; it is on record), LedgerUnavailable (nothing may be sent).
         """
         asked = clock.monotonic()
+        intent = self._declared(intent)
         work = partial(operations.begin, intent=intent, owner=self.owner, lease_ms=round(lease_s * 1000))
         begun = _checked(self.write(work))
         if begun.why in ("busy", "reconciling") and self.sweep_one(begun.record.op_id):

@@ -18,8 +18,8 @@ from ..errors import UsageError
 from . import alerts, crash, outbox
 from .canonical import canonical, digest
 from .definition import Definition
-from .entries import change, clean, locked, note, read, write_head
-from .records import Begun, Intent, Outcome, Record
+from .entries import add, change, clean, entry_of, locked, locked_to_end, note, write_head
+from .records import Begun, Evidence, Intent, Outcome, Record
 from .states import TERMINAL, Retry, State, Verdict
 from .store import Tx
 
@@ -73,18 +73,21 @@ def definition_of(tx: Tx, tool: str, version: int) -> Definition:
 def submit(tx: Tx, intent: Intent) -> Begun:
     """The operation of this intent, made now (PREPARED) or found. Nothing is sent under it yet."""
     key = key_of(intent.scope, intent.binding, _generation(tx, intent))
-    op_id = f"op_{tx.now:011x}{secrets.token_hex(6)}"
-    request_ms = tx.now + round(intent.request_s * 1000)
+    record = _drafted(tx, intent, key)
+    record, entries, sealed = _told_of(tx, record, intent)
     made = tx.run(
-        "add_operation", op_id=op_id, scope=intent.scope, key=key, binding=intent.binding,
-        fingerprint=intent.fingerprint, tool=intent.tool, definition=intent.definition,
-        correlation=clean(intent.correlation), target=clean(intent.target), request_ms=request_ms,
-        recovery_ms=request_ms + round(intent.recovery_s * 1000),
-        next_ms=request_ms, at_ms=tx.now,
+        "add_operation", op_id=record.op_id, scope=intent.scope, key=key, binding=intent.binding,
+        fingerprint=intent.fingerprint, tool=intent.tool, definition=intent.definition, correlation=record.correlation,
+        target=record.target, request_ms=record.request_ms, recovery_ms=record.recovery_ms, next_ms=record.next_ms,
+        at_ms=tx.now, evidence=record.evidence, head=record.head,
     )  # fmt: skip
     if not made:
         return _found(tx, intent, key)
-    return Begun(_born(tx, op_id, intent, key), None, "prepared", fresh=True)
+    for entry in entries:
+        add(tx, entry)
+    for name, (salt, body) in sealed.items():
+        tx.run("add_payload", op_id=record.op_id, name=name, salt=salt, value=body)
+    return Begun(record, None, "prepared", fresh=True)
 
 
 def _generation(tx: Tx, intent: Intent) -> int:
@@ -102,27 +105,46 @@ def _generation(tx: Tx, intent: Intent) -> int:
     return last + 1 if over else last
 
 
-def _born(tx: Tx, op_id: str, intent: Intent, key: str) -> Record:
-    record = read(tx, op_id)
-    row = tx.one("definition_digest", tool=intent.tool, version=intent.definition)
-    declared = None if row is None else row[0]
+def _drafted(tx: Tx, intent: Intent, key: str) -> Record:
+    request_ms = tx.now + round(intent.request_s * 1000)
+    return Record(
+        op_id=f"op_{tx.now:011x}{secrets.token_hex(6)}", scope=intent.scope, key=key, fingerprint=intent.fingerprint,
+        tool=intent.tool, definition=intent.definition, correlation=clean(intent.correlation),
+        target=clean(intent.target), state=State.PREPARED, ver=1, fence=0, owner=None, lease_ms=None, attempts=0,
+        request_ms=request_ms, recovery_ms=request_ms + round(intent.recovery_s * 1000), next_ms=request_ms, queries=0,
+        verdict=None, reference=None, first_sent_ms=None, last_sent_ms=None, created_ms=tx.now, updated_ms=tx.now,
+        evidence=0, head="",
+    )  # fmt: skip
+
+
+def _told_of(
+    tx: Tx, record: Record, intent: Intent
+) -> tuple[Record, list[Evidence], dict[str, tuple[str, str]]]:  # fmt: skip
+    """Its first entries, and what they name by digest: all of it known before, so that the row is written once."""
     told: dict[str, Any] = {
-        "from": "", "to": record.state.value, "ver": 1, "fence": 0, "attempts": 0, "scope": intent.scope, "key": key,
-        "binding": intent.binding, "fingerprint": intent.fingerprint, "tool": intent.tool,
-        "definition": intent.definition, "declared": declared,
+        "from": "", "to": record.state.value, "ver": 1, "fence": 0, "attempts": 0, "scope": intent.scope,
+        "key": record.key, "binding": intent.binding, "fingerprint": intent.fingerprint, "tool": intent.tool,
+        "definition": intent.definition, "declared": intent.declared or _declared(tx, intent),
         "correlation": record.correlation, "target": record.target, "digest": intent.digest,
         "asked_by": intent.asked_by,
     }  # fmt: skip
     if intent.arguments:
         told["arguments"] = dict(intent.arguments)
-    for name, value in intent.sealed.items():
-        told[f"sealed.{name}"] = _seal(tx, op_id, name, value)
-    record = note(tx, record, "intent", told)
+    sealed = {name: (secrets.token_hex(16), canonical(value).decode()) for name, value in intent.sealed.items()}
+    for name, (salt, body) in sealed.items():
+        told[f"sealed.{name}"] = digest(f"{salt}\0{body}".encode())
+    entries = [entry_of(tx, record, "intent", told)]
+    record = replace(record, evidence=1, head=entries[0].hash)
     if intent.authorised_by is not None:  # that somebody may do it is one thing, that it was done another
-        record = note(
-            tx, record, "authz.decision", {"authorised_by": intent.authorised_by, "asked_by": intent.asked_by}
-        )
-    return write_head(tx, record)
+        who = {"authorised_by": intent.authorised_by, "asked_by": intent.asked_by}
+        entries.append(entry_of(tx, record, "authz.decision", who))
+        record = replace(record, evidence=2, head=entries[1].hash)
+    return record, entries, sealed
+
+
+def _declared(tx: Tx, intent: Intent) -> str | None:
+    row = tx.one("definition_digest", tool=intent.tool, version=intent.definition)
+    return None if row is None else row[0]
 
 
 def _seal(tx: Tx, op_id: str, name: str, value: Any) -> str:
@@ -232,33 +254,35 @@ def finish(tx: Tx, op_id: str, fence: int, outcome: Outcome) -> tuple[Record, bo
 
     A late answer changes nothing: it is written down, and whoever asks the authority will see for himself.
     """
-    record = locked(tx, op_id)
+    record, heard = locked_to_end(tx, op_id)
     if record.state is not State.DISPATCHING or record.fence != fence:
         late = {"fence_of_attempt": fence, "outcome": outcome.to.value, "observation": outcome.observation,
                 "reference": outcome.reference}  # fmt: skip
         return write_head(tx, note(tx, record, "attempt.late", late)), False
-    definition = definition_of(tx, record.tool, record.definition)
     to, told = outcome.to, _told(record, outcome)
     if to in (State.FAILED, State.PREPARED) and in_doubt(record):
         to, told["why"] = State.UNKNOWN, "an earlier attempt is in doubt"
-    if to is State.PREPARED and not may_send_again(record, definition):
+    definition = None if to in TERMINAL else definition_of(tx, record.tool, record.definition)
+    if definition is not None and to is State.PREPARED and not may_send_again(record, definition):
         to = State.FAILED  # surely not sent, and not to be sent again
     end_attempt(tx, record, to, outcome)
     crash.at("finish.in_transaction")
     if outcome.has_value and to is State.SUCCEEDED:
         told["sealed.result"] = seal_result(tx, record, outcome.value)
     changes: dict[str, Any] = {"reference": record.reference if outcome.reference is None else clean(outcome.reference)}
-    if to is State.PREPARED:
+    if definition is not None and to is State.PREPARED:
         changes |= waiting_again(tx, record, definition)
-    if to is State.UNKNOWN:
+    if definition is not None and to is State.UNKNOWN:
         changes |= {"recovery_ms": tx.now + round(definition.recovery_s * 1000), "queries": 0,
                     "next_ms": tx.now + round((outcome.retry_after_s or 0) * 1000)}  # fmt: skip
     record = change(tx, record, to, "settled" if to in TERMINAL else "attempt.ended", told, **changes)
     for message in outcome.events if to is State.SUCCEEDED else ():
         outbox.publish(tx, message)
-    if to in TERMINAL:
-        announce(tx, record)
-    return (record if outcome.followed else ask_a_person_if_nobody_else_can(tx, record, definition)), True
+    if to in TERMINAL and heard:
+        outbox.publish(tx, outbox.settled_message(record, record.state))
+    if definition is None or outcome.followed:
+        return record, True
+    return ask_a_person_if_nobody_else_can(tx, record, definition), True
 
 
 def end_attempt(tx: Tx, record: Record, to: State, outcome: Outcome) -> None:

@@ -49,6 +49,7 @@ class Intent:
     authorised_by: str | None = None
     request_s: float = 60.0
     recovery_s: float = 300.0
+    declared: str | None = None  # the definition's digest; looked up if it is not given
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,7 +225,7 @@ class _Operation:
 def _is_end(end: list[Any], body: dict[str, Any]) -> bool:
     ended_ms, outcome, phase, certain, observation, receipt = end
     said = body.get("observation", body.get("why"))
-    facts = ended_ms == body["at"] and outcome == body["to"] and phase == body.get("phase")
+    facts = ended_ms == body.get("at") and outcome == body.get("to") and phase == body.get("phase")
     return (
         facts
         and bool(certain) == bool(body.get("certain"))

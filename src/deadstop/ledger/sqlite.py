@@ -36,9 +36,8 @@ T = TypeVar("T")
 OLDEST = (3, 37, 0)  # STRICT tables
 BATCH = 64
 LOCK_S = 30.0
-BUSY_MS = 10_000  # for programs that are not ours, and hold no lock file
-FOLD_BYTES = 4 << 20  # when idle
-FOLD_NOW_BYTES = 64 << 20
+FOLD_EVERY = 256  # commits: SQLite's log is then written over from its start. Making a file longer costs a second flush
+MOST_LOG_BYTES = 64 << 20  # it is cut to, when a long reader is gone
 _FAR = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs", "lustre")
 _kept: list[object] = []  # of a parent's: closing them in a forked child would touch the parent's file
 
@@ -91,6 +90,7 @@ class SqliteStore:
         self._state = threading.Lock()  # over _jobs and _busy
         self._busy = False
         self._closed = False
+        self._unfolded = 0  # commits of this process
         self._reading = threading.Lock()
         self._writing = threading.Lock()  # over the connection; only contended by what is not a transaction
         _check_version(self.where)
@@ -120,10 +120,11 @@ class SqliteStore:
     def _connect(self) -> sqlite3.Connection:
         if self.lasting and not os.path.exists(self.where):
             os.close(os.open(self.where, os.O_CREAT | os.O_CLOEXEC, 0o600))
-        made = sqlite3.connect(self.where, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False,
+        made = sqlite3.connect(self.where, timeout=10, isolation_level=None, check_same_thread=False,
                                cached_statements=256)  # fmt: skip
         for pragma in ("foreign_keys=ON", "trusted_schema=OFF", "synchronous=FULL", "fullfsync=ON",
-                       "wal_autocheckpoint=0", "cache_size=-8000", "temp_store=MEMORY"):  # fmt: skip
+                       "wal_autocheckpoint=0", "cache_size=-8000", "temp_store=MEMORY",
+                       f"journal_size_limit={MOST_LOG_BYTES}"):  # fmt: skip
             made.execute(f"PRAGMA {pragma}")
         if self.lasting:
             mode = made.execute("PRAGMA journal_mode=WAL").fetchone()[0]
@@ -193,7 +194,9 @@ class SqliteStore:
                 finally:
                     if begun and self._writer.in_transaction:
                         self._cursor.execute("ROLLBACK")
-                self._fold_if(FOLD_NOW_BYTES)
+                self._unfolded += 1
+                if self._unfolded >= FOLD_EVERY:
+                    self._fold()
         except BaseException as problem:
             told = problem if isinstance(problem, DeadstopError) else self._unavailable(problem)
             for job in jobs:
@@ -248,26 +251,17 @@ class SqliteStore:
     # -- upkeep ------------------------------------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """Fold SQLite's log back into the file, if it has grown. For a moment at which nobody waits."""
-        if self.lasting and not self._closed and os.getpid() == self._pid and self._grown(FOLD_BYTES):
+        """Fold SQLite's log back into the file. For a moment at which nobody waits."""
+        if self._unfolded and not self._closed and os.getpid() == self._pid:
             with self._held(), self._writing:
-                self._fold_if(FOLD_BYTES)
+                self._fold()
 
-    def _grown(self, most: int) -> bool:
-        try:
-            return os.stat(f"{self.where}-wal").st_size > most
-        except OSError:
-            return False
-
-    def _fold_if(self, most: int) -> None:
-        if self.lasting and self._grown(most):
+    def _fold(self) -> None:
+        """Nobody is waited for: what a reader still needs is folded the next time."""
+        self._unfolded = 0
+        if self.lasting:
             crash.at("wal.checkpoint")
-            # Not a moment for a reader in the middle, who would keep up all writers: then less is folded.
-            self._writer.execute("PRAGMA busy_timeout=0")
-            try:
-                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            finally:
-                self._writer.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _held(self) -> Any:
         return self._lock.held(LOCK_S) if self._lock is not None else _NOTHING

@@ -31,7 +31,7 @@ ON CONFLICT DO NOTHING
 INSERT INTO operation (op_id, scope, key, binding, fingerprint, tool, definition, correlation, target, state, ver, fence,
     attempts, request_ms, recovery_ms, next_ms, queries, created_ms, updated_ms, evidence, head)
 VALUES (:op_id, :scope, :key, :binding, :fingerprint, :tool, :definition, :correlation, :target, 'PREPARED', 1, 0,
-    0, :request_ms, :recovery_ms, :next_ms, 0, :at_ms, :at_ms, 0, '')
+    0, :request_ms, :recovery_ms, :next_ms, 0, :at_ms, :at_ms, :evidence, :head)
 ON CONFLICT DO NOTHING
 
 -- name: operation
@@ -51,6 +51,20 @@ SELECT op_id, scope, key, fingerprint, tool, definition, correlation, target, st
     request_ms, recovery_ms, next_ms, queries, verdict, reference, first_sent_ms, last_sent_ms, created_ms, updated_ms,
     evidence, head
 FROM operation WHERE op_id = :op_id FOR UPDATE
+
+-- name: lock_to_end
+SELECT op_id, scope, key, fingerprint, tool, definition, correlation, target, state, ver, fence, owner, lease_ms, attempts,
+    request_ms, recovery_ms, next_ms, queries, verdict, reference, first_sent_ms, last_sent_ms, created_ms, updated_ms,
+    evidence, head,
+    (SELECT value FROM meta WHERE name = 'events')
+FROM operation WHERE op_id = :op_id
+
+-- name: lock_to_end postgresql
+SELECT op_id, scope, key, fingerprint, tool, definition, correlation, target, state, ver, fence, owner, lease_ms, attempts,
+    request_ms, recovery_ms, next_ms, queries, verdict, reference, first_sent_ms, last_sent_ms, created_ms, updated_ms,
+    evidence, head,
+    (SELECT value FROM meta WHERE name = 'events')
+FROM operation WHERE op_id = :op_id FOR UPDATE OF operation
 
 -- name: op_id_of_key
 SELECT op_id FROM operation WHERE scope = :scope AND key = :key
@@ -115,7 +129,8 @@ SELECT op_id FROM operation WHERE state IN ('PREPARED', 'DISPATCHING', 'UNKNOWN'
     OR (state = 'UNKNOWN' AND recovery_ms <= :now)) ORDER BY next_ms LIMIT :limit
 
 -- name: leased
-SELECT op_id, owner FROM operation WHERE state IN ('DISPATCHING', 'RECONCILING')
+SELECT op_id, owner FROM operation WHERE state IN ('PREPARED', 'DISPATCHING', 'UNKNOWN', 'RECONCILING')
+    AND state IN ('DISPATCHING', 'RECONCILING')
 
 -- name: due
 SELECT op_id FROM operation WHERE state IN ('PREPARED', 'DISPATCHING', 'UNKNOWN', 'RECONCILING') AND state = 'UNKNOWN'
