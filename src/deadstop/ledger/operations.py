@@ -91,18 +91,26 @@ def submit(tx: Tx, intent: Intent) -> Begun:
 
 
 def _generation(tx: Tx, intent: Intent) -> int:
-    """Which of its binding's operations this one is: the last, or the next where the last is over and does not bind."""
+    """Which of its binding's operations this one is: the last, or the next where the last is over and does not bind.
+
+    They are numbered without a gap and never deleted, so the last one is found by halving, through the index of keys.
+    """
     if intent.holds == "always":
         return 0
-    row = tx.one("count_of_binding", scope=intent.scope, binding=intent.binding)
-    last = -1 if row is None else row[0] - 1
-    if last < 0:
-        return 0
-    row = tx.one("state_of_key", scope=intent.scope, key=key_of(intent.scope, intent.binding, last))
-    assert row is not None
-    state = State(row[0])
+    last, beyond, state = -1, 0, None
+    while (found := _state_of(tx, intent, beyond)) is not None:
+        last, beyond, state = beyond, 2 * beyond + 1, found
+    while beyond - last > 1:
+        middle = (last + beyond) // 2
+        found = _state_of(tx, intent, middle)
+        last, beyond, state = (last, middle, state) if found is None else (middle, beyond, found)
     over = state in TERMINAL and (intent.holds == "open" or state is not State.SUCCEEDED)
-    return last + 1 if over else last
+    return last + 1 if over or state is None else last
+
+
+def _state_of(tx: Tx, intent: Intent, generation: int) -> State | None:
+    row = tx.one("state_of_key", scope=intent.scope, key=key_of(intent.scope, intent.binding, generation))
+    return None if row is None else State(row[0])
 
 
 def _drafted(tx: Tx, intent: Intent, key: str) -> Record:

@@ -46,7 +46,8 @@ def listed(
         return []
     filled = dict.fromkeys(_STATES) | dict(zip(_STATES, wanted, strict=False))
     before = _EVER if before is None else before
-    return [record_of(row) for row in tx.all("list_operations", tool=tool, limit=limit, before=before, **filled)]
+    name = "list_open" if wanted and OPEN.issuperset(wanted) else "list_operations"
+    return [record_of(row) for row in tx.all(name, tool=tool, limit=limit, before=before, **filled)]
 
 
 def trail(tx: Tx, op_id: str) -> list[Evidence]:

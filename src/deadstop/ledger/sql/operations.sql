@@ -69,9 +69,6 @@ FROM operation WHERE op_id = :op_id FOR UPDATE OF operation
 -- name: op_id_of_key
 SELECT op_id FROM operation WHERE scope = :scope AND key = :key
 
--- name: count_of_binding
-SELECT count(*) FROM operation WHERE scope = :scope AND binding = :binding
-
 -- name: state_of_key
 SELECT state FROM operation WHERE scope = :scope AND key = :key
 
@@ -150,6 +147,24 @@ SELECT op_id, scope, key, fingerprint, tool, definition, correlation, target, st
     evidence, head
 FROM operation
 WHERE (CAST(:tool AS text) IS NULL OR tool = :tool) AND (CAST(:state_a AS text) IS NULL OR state IN (:state_a, :state_b,
+    :state_c, :state_d, :state_e, :state_f, :state_g, :state_h)) AND created_ms < :before
+ORDER BY created_ms DESC, op_id DESC LIMIT :limit
+
+-- The same with the words of an index's own condition, so that it is used: few are open among many that are not.
+-- name: list_open
+SELECT op_id, scope, key, fingerprint, tool, definition, correlation, target, state, ver, fence, owner, lease_ms, attempts,
+    request_ms, recovery_ms, next_ms, queries, verdict, reference, first_sent_ms, last_sent_ms, created_ms, updated_ms,
+    evidence, head
+FROM operation
+WHERE state IN ('PREPARED', 'DISPATCHING', 'UNKNOWN', 'RECONCILING', 'NEEDS_HUMAN') AND (:tool IS NULL OR tool = :tool) AND (:state_a IS NULL OR state IN (:state_a, :state_b, :state_c, :state_d, :state_e,
+    :state_f, :state_g, :state_h)) AND created_ms < :before ORDER BY created_ms DESC, op_id DESC LIMIT :limit
+
+-- name: list_open postgresql
+SELECT op_id, scope, key, fingerprint, tool, definition, correlation, target, state, ver, fence, owner, lease_ms, attempts,
+    request_ms, recovery_ms, next_ms, queries, verdict, reference, first_sent_ms, last_sent_ms, created_ms, updated_ms,
+    evidence, head
+FROM operation
+WHERE state IN ('PREPARED', 'DISPATCHING', 'UNKNOWN', 'RECONCILING', 'NEEDS_HUMAN') AND (CAST(:tool AS text) IS NULL OR tool = :tool) AND (CAST(:state_a AS text) IS NULL OR state IN (:state_a, :state_b,
     :state_c, :state_d, :state_e, :state_f, :state_g, :state_h)) AND created_ms < :before
 ORDER BY created_ms DESC, op_id DESC LIMIT :limit
 

@@ -60,7 +60,6 @@ CREATE INDEX operation_open ON operation (next_ms)
 CREATE INDEX operation_state ON operation (state, created_ms) WHERE state IN
     ('PREPARED', 'DISPATCHING', 'UNKNOWN', 'RECONCILING', 'NEEDS_HUMAN');
 CREATE INDEX operation_created ON operation (created_ms);
-CREATE INDEX operation_binding ON operation (scope, binding);
 
 -- The definition is looked up here, not by a foreign key: that would lock its one row for every operation of the tool.
 -- Definitions are only added, so what was there when the operation began stays there.

@@ -53,7 +53,6 @@ CREATE INDEX operation_open ON operation (next_ms)
 CREATE INDEX operation_state ON operation (state, created_ms) WHERE state IN
     ('PREPARED', 'DISPATCHING', 'UNKNOWN', 'RECONCILING', 'NEEDS_HUMAN');
 CREATE INDEX operation_created ON operation (created_ms);
-CREATE INDEX operation_binding ON operation (scope, binding);
 
 CREATE TRIGGER operation_born BEFORE INSERT ON operation
 WHEN NEW.state <> 'PREPARED' OR NEW.ver <> 1 OR NEW.fence <> 0 OR NEW.attempts <> 0
