@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tool whose answer is lost: unknown, looked up, settled, and done once. About two seconds; needs deadstop[ledger].
+"""A tool whose answer is lost: unknown, looked up, settled, and done once. About a second; needs deadstop[ledger].
 
 The service is deadstop.testing.Authority: it does what it is asked, and closes the connection instead of answering.
 """
@@ -41,7 +41,8 @@ def main(service: Authority) -> int:
     print(f"first call:  {lost.status}, effect {lost.effect}, operation {lost.operation['state']}")
 
     again = deadstop.call(release)
-    print(f"second call: {again.status}, effect {again.effect}; requests sent so far: {len(service.requests(writes=True))}")
+    sent = len(service.requests(writes=True))
+    print(f"second call: {again.status}, effect {again.effect}; requests sent so far: {sent}")
 
     record = deadstop.reconcile(lost.operation["id"])
     print(f"looked up:   {record.verdict}, operation {record.state}")

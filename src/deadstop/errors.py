@@ -223,7 +223,7 @@ class StaleClaim(LedgerError):
         self.op_id, self.state = op_id, state
 
     def __str__(self) -> str:
-        return f"operation {self.op_id} is no longer held by this run; it is {self.state}"
+        return f"operation {self.op_id} was taken or settled by somebody else meanwhile; it is {self.state}"
 
 
 class OperationConflict(LedgerError):

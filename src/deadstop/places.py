@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 
+from .errors import UsageError
+
 STATE_VARIABLE = "DEADSTOP_STATE"
 SERVER_VARIABLE = "DEADSTOP_SERVER"
 TOKEN_VARIABLE = "DEADSTOP_TOKEN"
@@ -14,12 +16,19 @@ SOCKET = "deadstop.sock"
 
 
 def state_folder() -> str:
-    """DEADSTOP_STATE; else /var/lib/deadstop for root, and for others `deadstop` in XDG_STATE_HOME."""
+    """DEADSTOP_STATE; else /var/lib/deadstop for root, and for others `deadstop` in XDG_STATE_HOME.
+
+    Raises UsageError for a user who has no home: a folder that depends on the current one is another one each time.
+    """
     if given := os.environ.get(STATE_VARIABLE):
         return os.path.abspath(given)
     if os.geteuid() == 0:
         return "/var/lib/deadstop"
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(base):  # which the standard wants to be passed over
+        base = os.path.expanduser("~/.local/state")
+    if not os.path.isabs(base):
+        raise UsageError(f"this user has no home folder: name a folder in {STATE_VARIABLE}")
     return os.path.join(base, "deadstop")
 
 

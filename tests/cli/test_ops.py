@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from deadstop.ledger.ledger import Ledger
 from deadstop.ledger.queries import HttpQuery, SqlQuery
 from deadstop.ledger.records import Intent, Message, Outcome, Record
 from deadstop.ledger.states import State
+from deadstop.ledger.store import open_store
 
 RECEIPT = {"boundary": "process", "method": ["cgroup.kill"], "proof": "pid_namespace_reaped", "survivors": 0,
            "processes": 2, "kill_ms": 1.5, "deadline_to_dead_ms": 2.0, "escalated": False,
@@ -46,7 +48,7 @@ class Kept:
 
     def __init__(self, path: Path, call: Callable[..., Done]) -> None:
         self.path, self.ops = path, call
-        self.ledger = Ledger(Ledger.open(str(path)).store, notary=False)
+        self.ledger = Ledger(open_store(str(path)), notary=False)
 
     def begin(self, key: str, tool: str = "deploy", effect: Effect | None = None, lease_s: float = 30) -> Any:
         definition = self.ledger.define((effect or Effect(fingerprint=["a"])).define(tool))
@@ -143,11 +145,25 @@ def test_looking_makes_no_ledger(kept: Kept, tmp_path: Path, monkeypatch: pytest
     assert not missing.exists()
 
 
+def test_without_a_home_there_is_no_ledger_that_depends_on_the_folder(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "DEADSTOP_STATE", "DEADSTOP_LEDGER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", "here")
+    for name in ("getuid", "geteuid"):
+        monkeypatch.setattr(os, name, lambda: 987_654)
+    found = kept.ops("list")
+    assert (found.status, "DEADSTOP_STATE" in found.err) == (125, True)
+
+
 # -- show ----------------------------------------------------------------------------------------------------------
 
 
 def test_everything_that_is_known_is_shown(kept: Kept) -> None:
-    query = HttpQuery(url="http://authority/deployments/{key}", headers={"Authorization": "Bearer open-sesame"})
+    query = HttpQuery(
+        url="http://me:open-sesame@authority/deployments/{key}", headers={"Authorization": "Bearer open-sesame"}
+    )
     seen = {"phase": "await_response", "certain": False, "observation": "connection reset", "receipt": RECEIPT}
     record = kept.ended("1", State.UNKNOWN, effect=Effect(reconcile=query, recovery_deadline=120), **seen)
     beginning = record.op_id[:-1]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pwd
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 
 HELPER = Path(__file__).resolve().parents[2] / "src/deadstop/effects/remote/deadstop_remote.py"
 RUN = Path("/run/sshd")  # compiled into sshd: what root's runs in before a login
+OURS = RUN / "deadstop-tests"
 FORGETS = {"tmpfs", "ramfs"}
 
 
@@ -117,10 +119,8 @@ def name_of(pid: int) -> str:
 @contextlib.contextmanager
 def server() -> Iterator[Sshd]:
     folder = Path(tempfile.mkdtemp(prefix="deadstop-sshd-", dir=folder_that_lasts()))
-    made = os.geteuid() == 0 and not RUN.exists()
+    held = held_run() if os.geteuid() == 0 else None
     try:
-        if made:
-            RUN.mkdir(mode=0o755)
         for key in ("host", "user"):
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(folder / key)]
             subprocess.run(words, check=True, timeout=10, stdin=subprocess.DEVNULL)
@@ -128,10 +128,33 @@ def server() -> Iterator[Sshd]:
         with started(folder) as running:
             yield running
     finally:
-        if made:
-            with contextlib.suppress(OSError):  # another of ours may still use it
-                RUN.rmdir()
+        if held is not None:
+            let_run_go(held)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def held_run() -> int:
+    """A descriptor that keeps sshd's folder there, also from whoever else runs these tests now."""
+    while True:
+        with contextlib.suppress(FileExistsError):
+            RUN.mkdir(mode=0o755)
+            OURS.touch()
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(RUN, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            if os.fstat(fd).st_nlink:  # it was not taken away meanwhile
+                return fd
+            os.close(fd)
+
+
+def let_run_go(fd: int) -> None:
+    """The last one removes what one of us has made."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if OURS.exists():
+            OURS.unlink()
+            RUN.rmdir()
+    os.close(fd)
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ import deadstop
 from deadstop.effects import http
 from deadstop.effects.http import AsyncHttpEffects, HttpEffects
 from deadstop.effects.http_exchange import Answer
+from deadstop.effects.http_follow import next_pause, place_from
 from deadstop.effects.http_intent import base_of, url_in
 from deadstop.effects.http_verdict import AFTERMATH, REFUSALS, judge
 from deadstop.errors import LedgerUnavailable, NotSent, OutcomeUnknown, Rejected, UsageError
@@ -590,6 +591,8 @@ def test_no_secret_is_written_down(authority: Authority, tmp_path: Path) -> None
         ({"method": "GET"}, "not one of DELETE, PATCH, POST, PUT"),
         ({"path": "../admin"}, "leads out of"),
         ({"path": "/a/%2e%2E/b"}, "leads out of"),
+        ({"path": "/a/..%2F..%2Fadmin"}, "leads out of"),
+        ({"path": "/a/..%5cadmin"}, "leads out of"),
         ({"path": "http://other.example/x"}, "is not below"),
         ({"path": "/a\nb"}, "is not the path of a URL"),
         ({"json": {"x": float("nan")}}, "this is not JSON"),
@@ -678,6 +681,26 @@ def test_409_about_this_very_operation_is_an_acceptance() -> None:
     seen = judge(own, key="k")
     assert seen.accepted and (seen.place, seen.outcome.reference) == ("/operations/dep_1", "dep_1")
     assert not judge(own, key="other").accepted
+
+
+def test_a_success_in_parts_is_none_of_the_whole() -> None:
+    assert judge(Answer(207, {}, b"[]"), key="k").outcome.to is State.UNKNOWN
+
+
+def test_where_to_look_is_the_services_word_and_need_not_be_a_place() -> None:
+    assert place_from("http://a/v1/b", "../ops/7") == "http://a/ops/7"
+    for word in ("http://[", "http://evil.example/ops/7", "//evil.example/x", "http://me@a/x", "https://a/ops/7"):
+        assert place_from("http://a/v1/b", word) is None
+
+
+@pytest.mark.parametrize("word", ["", "soon", "-1", "1e9", "9" * 40, "Mon, 99999999999 Jan 2024 00:00:00 GMT",
+                                  "Mon, 01 Jan 2024 99999999999:00:00 GMT", "01 Jan 99999999 00:00:00"])  # fmt: skip
+def test_a_wish_that_is_none_is_passed_over(word: str) -> None:
+    assert judge(Answer(429, {"retry-after": word}), key="k").retry_after_s is None
+
+
+def test_who_says_at_once_for_ever_is_not_asked_without_a_pause() -> None:
+    assert next_pause(0.1, 0.0) >= 0.05 and next_pause(0.1, 3.0) == 3.0
 
 
 def test_a_reference_is_only_taken_from_a_success() -> None:

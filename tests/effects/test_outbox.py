@@ -166,6 +166,30 @@ def _settled(ledger: Ledger) -> Any:
 # -- order, leases, fences -----------------------------------------------------------------------------------------
 
 
+def test_who_waited_for_its_place_does_not_go_before_whoever_had_it(ledger: Ledger) -> None:
+    """As on PostgreSQL, where the second of a group may have begun first."""
+
+    class Begun:
+        def __init__(self, tx: Any, earlier_ms: int) -> None:
+            self.tx, self.now = tx, tx.now - earlier_ms
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.tx, name)
+
+    for n, earlier_ms in enumerate((0, 500, 250)):
+        do(ledger, lambda tx, n=n, ms=earlier_ms: outbox.publish(Begun(tx, ms), message(n, group="shop")))  # type: ignore[arg-type]
+    with receiver() as at:
+        assert Deliverer(ledger, [at.url]).run_once() == 3
+        assert at.numbers == [0, 1, 2]
+
+
+def test_no_proxy_of_the_environment_gets_it(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    with receiver() as at:
+        publish(ledger, message(1, url=at.url))
+        assert Deliverer(ledger).run_once() == 1
+
+
 def test_of_a_group_one_after_another_and_no_group_waits_for_another(ledger: Ledger) -> None:
     publish(ledger, message(1, group="a"), message(2, group="a"), message(3, group="b"), message(4))
     with receiver() as web:
@@ -338,7 +362,12 @@ def test_it_is_signed_as_standard_webhooks_are(ledger: Ledger, secret: str) -> N
 
 
 def test_what_cannot_work_is_refused_when_it_is_made(ledger: Ledger) -> None:
-    for urls, secret in ((["ftp://x/"], None), (["http://"], None), (["http://x/"], "whsec_???")):
+    for urls, secret in (
+        (["ftp://x/"], None),
+        (["http://"], None),
+        (["http://x/"], "whsec_???"),
+        (["http://x/"], "whsec_"),
+    ):
         with pytest.raises(UsageError):
             Deliverer(ledger, urls, secret)
     with pytest.raises(UsageError):

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from lost_answers import by_key, effect, kinds, lost
 from reconcile_subjects import operation
+from webhook_receiver import receiver
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "ledger"))
 
@@ -23,9 +24,12 @@ import stores
 
 from deadstop.effects import asking
 from deadstop.effects.asking import ask
+from deadstop.effects.deliver import Deliverer
 from deadstop.effects.reconciler import Reconciler
+from deadstop.ledger import outbox
 from deadstop.ledger.ledger import Ledger
 from deadstop.ledger.queries import SqlQuery
+from deadstop.ledger.records import Message
 from deadstop.ledger.states import State, Verdict
 from deadstop.testing import Authority
 
@@ -90,7 +94,7 @@ def test_the_authority_is_only_read_and_its_password_is_never_said(
 
 def test_a_statement_and_a_lock_are_bounded(authority: str) -> None:
     before = time.monotonic()
-    endless = ask(SqlQuery(database=authority, statement="SELECT pg_sleep(60)"), operation(), 0.3)
+    endless = ask(SqlQuery(database=authority, statement="SELECT pg_sleep(60), :key::text"), operation(), 0.3)
     with psycopg.connect(authority) as holder:
         holder.execute("LOCK TABLE deployment IN ACCESS EXCLUSIVE MODE")
         held = ask(SqlQuery(database=authority, statement=BY_KEY), operation(), 0.3)
@@ -100,7 +104,7 @@ def test_a_statement_and_a_lock_are_bounded(authority: str) -> None:
 
 
 def test_nobody_there(databases: stores.Databases) -> None:
-    found = ask(SqlQuery(database="postgresql://127.0.0.1:1/orders", statement="SELECT 1"), operation(), 2)
+    found = ask(SqlQuery(database="postgresql://127.0.0.1:1/orders", statement=BY_KEY), operation(), 2)
     assert found.verdict is Verdict.UNREACHABLE and found.source == "SELECT on postgresql://127.0.0.1:1/orders"
 
 
@@ -122,3 +126,19 @@ def test_two_machines_settle_each_operation_once(
         for record in records:
             assert two.get(record.op_id).state is State.SUCCEEDED
             assert kinds(one, record.op_id)[3:] == ["reconcile.started", "reconcile.finding", "settled"]
+
+
+def test_an_event_that_waited_for_its_place_is_not_sent_before_the_one_that_had_it(
+    databases: stores.Databases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEADSTOP_STATE", str(tmp_path))
+    where = databases.fresh()
+    with Ledger.open(where) as one, Ledger.open(where) as two, receiver() as at:
+
+        def begun_first(tx: Any) -> str:
+            assert tx.now  # its time is that of its beginning
+            two.publish(Message("shop.paid", "first", {"n": 1}, group="shop"))
+            return outbox.publish(tx, Message("shop.paid", "second", {"n": 2}, group="shop"))
+
+        one.write(begun_first)
+        assert Deliverer(two, [at.url]).run_once() == 2 and at.numbers == [1, 2]

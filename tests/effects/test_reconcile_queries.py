@@ -10,6 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from reconcile_subjects import operation
 
 from deadstop.effects import ask_http, asking
 from deadstop.effects.asking import ask, authority_of, source_of
+from deadstop.ledger.definition import Definition
+from deadstop.ledger.handle import settled_by
 from deadstop.ledger.queries import FunctionQuery, HttpQuery, SqlQuery, SshQuery
 from deadstop.ledger.records import Finding
 from deadstop.ledger.states import Verdict
@@ -135,11 +138,12 @@ def test_every_way_not_to_answer_ends_in_time() -> None:
         mute.answer = mute.silent
         head.answer = head.drip(b"HTTP/1.1 200 x\r\nX-A: ")
         body.answer = body.drip(b"HTTP/1.1 200 x\r\nContent-Length: 100000\r\n\r\n")
-        for server in (mute, head, body):
-            before = time.monotonic()
-            found = ask(HttpQuery(url=server.url + "/{key}"), operation(), 0.3)
-            assert found.verdict is Verdict.UNREACHABLE and "0.3 s" in found.detail
-            assert 0.25 < time.monotonic() - before < IN_TIME_S
+        before = time.monotonic()
+        with ThreadPoolExecutor(3) as pool:
+            queries = [HttpQuery(url=server.url + "/{key}") for server in (mute, head, body)]
+            for found in pool.map(lambda query: ask(query, operation(), 0.3), queries):
+                assert found.verdict is Verdict.UNREACHABLE and "0.3 s" in found.detail
+        assert 0.25 < time.monotonic() - before < IN_TIME_S
 
 
 def test_a_resolver_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,6 +266,26 @@ def test_a_redirect_is_followed_at_home_only(server: PlainServer, monkeypatch: p
         assert found.verdict is Verdict.INCONCLUSIVE and "not to be asked" in found.detail and other.heads == []
         endless = asked(server, said(302, Location="/again"))
         assert endless.verdict is Verdict.INCONCLUSIVE and "more than 5 times" in endless.detail
+
+
+def test_no_proxy_of_the_environment_speaks_for_the_authority(
+    server: PlainServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert asked(server, said(200, "{}")).verdict is Verdict.APPLIED
+
+
+def test_a_password_in_the_url_is_not_told_to_whoever_reads_a_result() -> None:
+    query = HttpQuery(url="https://me:canary@api.example/{key}?a=@")
+    assert settled_by(Definition("deploy", query=query), operation()) == {
+        "method": "GET", "url": "https://api.example/op_1?a=@"
+    }  # fmt: skip
+
+
+def test_a_statement_about_no_operation_is_not_put(authority: str) -> None:
+    found = ask(SqlQuery(database=authority, statement="SELECT 'succeeded'"), operation(), 5)
+    assert found.verdict is Verdict.INCONCLUSIVE and ":key" in found.detail
 
 
 def test_a_password_in_the_url_is_in_no_finding(server: PlainServer) -> None:
@@ -417,7 +441,7 @@ def test_over_ssh_the_remote_helper_is_asked(monkeypatch: pytest.MonkeyPatch) ->
             raise TimeoutError
         return Finding(Verdict.IN_PROGRESS)
 
-    monkeypatch.setattr("deadstop.effects.ask_ssh.status", status)
+    monkeypatch.setattr("deadstop.effects.ssh_status.status", status)
     found = ask(query, operation(), 3)
     assert asked_with == [(query, operation(), 3)]
     assert (found.verdict, found.source) == (Verdict.IN_PROGRESS, "ssh deploy@web-1 deadstop-remote status")

@@ -20,7 +20,8 @@ from lost_answers import attempted, begun, by_key, effect, eventually, kinds, la
 from plain_http import plain_server, said
 
 from deadstop.effects import reconciler as module
-from deadstop.effects.reconciler import Reconciler, reconcile
+from deadstop.effects.reconciler import Reconciler
+from deadstop.effects.settlement import reconcile
 from deadstop.errors import LedgerUnavailable, OperationNotFound, UsageError
 from deadstop.ledger import alerts
 from deadstop.ledger.ledger import Ledger
@@ -247,7 +248,8 @@ PROGRAM = """
 import sys
 sys.path.insert(0, {folder!r})
 from deadstop.effects import settlement
-from deadstop.effects.reconciler import Reconciler, reconcile
+from deadstop.effects.reconciler import Reconciler
+from deadstop.effects.settlement import reconcile
 from deadstop.ledger.ledger import Ledger
 ledger = Ledger.open({where!r})
 print("open", flush=True)
@@ -447,7 +449,11 @@ def test_a_definition_that_cannot_be_read_holds_up_no_other(ledger: Ledger, auth
     problems: list[str] = []
     with Reconciler(ledger, every=0.02, on_problem=problems.append):
         eventually(lambda: ledger.get(record.op_id).state is State.SUCCEEDED)
-    assert ledger.get(newer.op_id).state is State.UNKNOWN and "definition of newer" in problems[0]
+        eventually(lambda: problems)
+        swept = lost(ledger, effect(reconcile=by_key(authority.url)), authority.url, tool="ok")
+        eventually(lambda: ledger.get(swept.op_id).state is State.SUCCEEDED)
+    assert ledger.get(newer.op_id).state is State.UNKNOWN
+    assert len(problems) == 1 and "definition of newer" in problems[0]  # told once
 
 
 def test_a_question_that_fails_here_holds_up_no_other(
@@ -456,10 +462,11 @@ def test_a_question_that_fails_here_holds_up_no_other(
     authority.behave("accept_then_drop")
     declared = effect(reconcile=by_key(authority.url))
     poisoned, well = (lost(ledger, declared, authority.url) for _ in range(2))
-    take = ledger.take
+    take, tries = ledger.take, []
 
     def taken(op_id: str, *more: Any, **named: Any) -> Any:
         if op_id == poisoned.op_id:
+            tries.append(time.monotonic())
             raise ZeroDivisionError("a defect")
         return take(op_id, *more, **named)
 
@@ -467,6 +474,10 @@ def test_a_question_that_fails_here_holds_up_no_other(
     with pytest.raises(ZeroDivisionError):
         Reconciler(ledger).run_once()
     assert ledger.get(well.op_id).state is State.SUCCEEDED
+    tries.clear()
+    with Reconciler(ledger, every=0.1, on_problem=lambda text: None):
+        eventually(lambda: len(tries) >= 3)
+    assert all(after - before > 0.09 for before, after in itertools.pairwise(tries))  # not again and again at once
 
 
 def test_what_it_is_given_has_bounds(ledger: Ledger) -> None:

@@ -225,6 +225,21 @@ def test_a_command_outlives_its_connection_and_is_unknown_until_its_marker_is_re
     assert (site.done(key), site.done("other")) == (1, 0)
 
 
+def test_a_connection_that_the_caller_shares_hides_nothing(site: Site) -> None:
+    """Over another client's connection ssh would log nothing of what it sends, as if it had sent nothing."""
+    path, options = site.server.folder / "shared", site.server.options
+    words = ["ssh", *options, "-M", "-S", str(path), "-N", site.server.host]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL) as master:
+        sshd.until(path.exists)
+        shared = site.effects(options=(*options, "-S", str(path)))
+        running = site.pool.submit(shared.run, site.command("shared", site.waits("shared")), key="shared")
+        sshd.until(lambda: site.done("shared"))
+        site.server.kill_sessions()
+        assert state_of(running.result(10)) == "UNKNOWN"
+        master.kill()
+    site.go("shared")
+
+
 def test_a_start_that_comes_after_it_was_given_up_is_refused(site: Site) -> None:
     """The connection is cut when sshd has begun, and the helper has not: the host has no trace of it, yet."""
     place = site.server.folder
@@ -326,7 +341,7 @@ def test_a_host_that_does_not_answer_settles_nothing(site: Site) -> None:
 
 def test_bad_words_are_refused_before_anything_is_recorded(site: Site) -> None:
     before = len(site.ledger.list(limit=1000))
-    for host in ("-oProxyCommand=touch /tmp/x", "", "a b"):
+    for host in ("-oProxyCommand=touch /tmp/x", "", "a b", "me@-oProxyCommand=x", "a;touch", "$(x)@a", "a`x`", "a\nb"):
         with pytest.raises(UsageError):
             SshEffects(host, ledger=site.ledger)
     with pytest.raises(UsageError):

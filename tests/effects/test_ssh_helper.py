@@ -33,8 +33,19 @@ class Remote:
 
     folder: Path
 
+    def __post_init__(self) -> None:
+        shutil.copy(sshd.HELPER, self.folder / "helper.py")  # installing writes beside it
+
     def words(self, *words: str) -> list[str]:
-        return [sys.executable, "-IS", str(sshd.HELPER), words[0], "--state", str(self.folder / "state"), *words[1:]]
+        return [
+            sys.executable,
+            "-IS",
+            str(self.folder / "helper.py"),
+            words[0],
+            "--state",
+            str(self.folder / "state"),
+            *words[1:],
+        ]
 
     def call(self, *words: str, crash: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "DEADSTOP_REMOTE_CRASH_AT": crash}

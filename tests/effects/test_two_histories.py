@@ -10,7 +10,7 @@ from lost_answers import attempted, begun, by_key, effect, kinds, send, told
 from reconcile_functions import create_deployment
 
 import deadstop
-from deadstop.effects.reconciler import reconcile
+from deadstop.effects.settlement import reconcile
 from deadstop.ledger.ledger import Ledger
 from deadstop.ledger.records import Outcome
 from deadstop.ledger.states import State, Verdict

@@ -71,3 +71,52 @@ async def pay_async(op: Operation, amount: int) -> int:
 
 pay_tool = deadstop.tool(pay, timeout=5, effect=SAFE)
 async_tool = deadstop.tool(pay_async, timeout=5, effect=SAFE)
+
+
+def telling(op: Operation, amount: int) -> int:
+    with record().open("a") as file:
+        file.write(f"{op.key}\n")
+    deadstop.progress("half of it")
+    time.sleep(30)
+    return amount
+
+
+telling_tool = deadstop.tool(telling, timeout=5, effect=SAFE)
+
+
+class Account:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @deadstop.tool(
+        timeout=5,
+        effect=Effect(fingerprint=["self.name", "amount"], reconcile=find, consistent=True),
+        name="account_pay",
+    )
+    def pay(self, amount: int) -> int:
+        with record().open("a") as file:
+            file.write(f"{self.name}\n")
+        return amount
+
+
+def odd(
+    amount: int, more: int = 3, op: Operation | None = None, /, **rest: int
+) -> tuple[int, int, str, dict[str, int]]:
+    return amount, more, type(op).__name__, rest
+
+
+def slow(op: Operation, amount: int) -> int:
+    time.sleep(0.5)
+    with record().open("a") as file:
+        file.write(f"{op.key}\n")
+    return amount
+
+
+slow_tool = deadstop.tool(slow, timeout=5, effect=SAFE, soft_timeout=0.1, on_soft=lambda asked: "detach")
+
+
+def begin(op: Operation, amount: int) -> deadstop.Deferred:
+    return deadstop.defer("begun")
+
+
+deferred_tool = deadstop.tool(begin, timeout=5, effect=SAFE)

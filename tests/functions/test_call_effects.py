@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +19,13 @@ import pytest
 
 import deadstop
 from deadstop import Call, Effect, OutcomeUnknown, Status, UsageError
+from deadstop.executor import effects
 from deadstop.executor.declared import UnansweredEffect
 from deadstop.executor.kept import KeptWorker
 from deadstop.ledger import ledger as ledgers
 from deadstop.ledger.ledger import Ledger
+from deadstop.ledger.records import Outcome
+from deadstop.ledger.states import State
 
 HERE = str(Path(__file__).parent)
 
@@ -284,3 +288,176 @@ def test_a_forked_child_opens_a_ledger_of_its_own(ledger) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert pay().effect == "applied"
     assert len(ledger.list()) == 2
+
+
+def test_what_a_callback_raises_does_not_say_that_nothing_was_sent(ledger) -> None:
+    """Not even where it is an error that deadstop itself raises before anything runs."""
+
+    def broken(progress) -> None:
+        raise UsageError("the callback's own")
+
+    for _ in range(2):
+        try:
+            result = deadstop.call(Call(tools.telling_tool, 5).options(on_progress=broken))
+        except UsageError:
+            result = None
+    assert result.operation["state"] == "UNKNOWN"
+    assert len(tools.lines()) == 1
+
+
+def test_an_error_of_a_sandbox_does_not_say_that_nothing_was_sent(ledger) -> None:
+    class Lost:
+        def run_function(self, asked):
+            tools.pay(*asked.args, **asked.kwargs)
+            raise deadstop.SandboxError("the server is gone")
+
+    with pytest.raises(deadstop.SandboxError):
+        pay(sandbox=Lost())
+    assert ledger.list()[0].state == "UNKNOWN"
+    assert pay().effect == "unknown"
+    assert len(tools.lines()) == 1
+
+
+def test_who_was_stopped_after_his_claim_and_lost_it_sends_nothing(ledger, monkeypatch) -> None:
+    """As by SIGSTOP or a machine that slept: when he goes on, the operation is another's."""
+    monkeypatch.setattr(effects, "MARGIN_S", 0.1)
+    begin, opened = Ledger.begin, []
+
+    def stopped(self, intent, lease_s):
+        found = begin(self, intent, lease_s)
+        if not opened:
+            opened.append(found)
+            while not self.sweep():
+                pass
+            self.settle(self.take(found.record.op_id, force=True), deadstop.Finding(deadstop.Verdict.DEFINITELY_ABSENT))
+        return found
+
+    monkeypatch.setattr(Ledger, "begin", stopped)
+    for each in (pay, lambda **options: asyncio.run(deadstop.call_async(Call(tools.pay_tool, 5).options(**options)))):
+        opened.clear()
+        result = each(timeout=0.1)
+        assert (result.status, result.operation["state"]) == (Status.UNKNOWN, "PREPARED")
+        assert tools.lines() == []
+
+
+def test_who_answers_late_is_told_what_is_known_meanwhile(ledger, monkeypatch) -> None:
+    finish = Ledger.finish
+
+    def overtaken(self, claim, outcome):
+        finish(self, claim, Outcome(State.UNKNOWN))
+        self.settle(self.take(claim.op_id, force=True), deadstop.Finding(deadstop.Verdict.APPLIED))
+        return finish(self, claim, outcome)
+
+    monkeypatch.setattr(Ledger, "finish", overtaken)
+    result = pay()
+    assert (result.status, result.effect, result.operation["state"]) == (Status.COMPLETED, "applied", "SUCCEEDED")
+
+
+def test_whatever_happens_after_the_effect_its_caller_gets_a_result(ledger, monkeypatch) -> None:
+    def broken(self, claim, outcome):
+        raise TypeError("nobody expected this")
+
+    monkeypatch.setattr(Ledger, "finish", broken)
+    assert pay().effect == "unknown"
+    assert len(tools.lines()) == 1
+
+
+def test_many_that_wait_on_one_loop_do_not_keep_up_the_one_they_wait_for(ledger) -> None:
+    async def course() -> list[deadstop.ToolResult]:
+        calls = [deadstop.call_async(Call(tools.pay_tool, 5).options(key="k")) for _ in range(40)]
+        return await asyncio.wait_for(asyncio.gather(*calls), 4)
+
+    assert {each.effect for each in asyncio.run(course())} == {"applied"}
+    assert len(tools.lines()) == 1
+
+
+def test_a_call_that_is_cancelled_while_its_operation_is_opened_has_sent_nothing(ledger, monkeypatch) -> None:
+    """Also where its loop ends at once."""
+    begin, begun = Ledger.begin, threading.Event()
+
+    def slow(self, intent, lease_s):
+        found = begin(self, intent, lease_s)
+        begun.set()
+        left.wait(5)
+        return found
+
+    left = threading.Event()
+    monkeypatch.setattr(Ledger, "begin", slow)
+
+    async def course() -> None:
+        running = asyncio.ensure_future(deadstop.call_async(tools.pay_tool, 5))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(course())
+    left.set()
+    until = time.monotonic() + 5
+    while ledger.list()[0].state == "DISPATCHING" and time.monotonic() < until:
+        time.sleep(0.005)
+    assert ledger.list()[0].state == "PREPARED"
+
+
+def test_another_instance_is_another_effect(ledger) -> None:
+    with deadstop.Task(steps=9):
+        one, other = tools.Account("a").pay.call(5), tools.Account("b").pay.call(5)
+    assert one.operation["id"] != other.operation["id"]
+    assert tools.lines() == ["a", "b"]
+    with pytest.raises(UsageError, match="instance"):
+        deadstop.tool(tools.Account.pay.function, timeout=5, effect=Effect())
+
+
+def test_odd_signatures_get_their_operation_and_no_argument_hides_another(ledger) -> None:
+    odd = deadstop.tool(tools.odd, timeout=5, effect=tools.SAFE)
+    assert odd(1) == (1, 3, "Operation", {})
+    assert odd(1, 2, note=4) == (1, 2, "Operation", {"note": 4})
+    with pytest.raises(UsageError, match="amount"):
+        odd.call(1, amount=7)
+
+
+def test_a_call_that_goes_on_without_its_caller_keeps_its_operation(ledger) -> None:
+    first = tools.slow_tool.call(5)
+    assert (first.effect, first.retry_allowed, first.operation["state"]) == ("unknown", False, "DISPATCHING")
+    assert ledger.take(first.operation["id"], force=True) is None  # that it is absent yet would mean nothing
+    again = tools.slow_tool.call(5)  # waits for it
+    assert (again.effect, again.value, again.operation["id"]) == ("applied", 5, first.operation["id"])
+    assert len(tools.lines()) == 1
+
+
+def test_what_was_only_begun_is_not_applied(ledger) -> None:
+    result = tools.deferred_tool.call(5)
+    assert (result.status, result.effect, result.deferred is None) == (Status.UNKNOWN, "unknown", False)
+
+
+def test_tools_are_told_apart_by_name_and_so_they_need_one() -> None:
+    with pytest.raises(UsageError, match="name="):
+        deadstop.tool(lambda amount: amount, timeout=1, effect=tools.SAFE)
+    deadstop.tool(tools.pay, timeout=1, effect=tools.SAFE, name="one_name")
+    with pytest.warns(UnansweredEffect, match="takes them for one"):
+        deadstop.tool(tools.slow, timeout=1, effect=tools.SAFE, name="one_name")
+
+
+class Cashier:
+    @deadstop.tool(
+        timeout=5, name="cashier", effect=Effect(fingerprint=["amount"], reconcile=tools.find, consistent=True)
+    )
+    def pay(self, op: deadstop.Operation, amount: int) -> str:
+        return op.key
+
+
+def test_a_method_shows_neither_itself_nor_the_operation() -> None:
+    assert str(inspect.signature(Cashier().pay)) == "(amount: 'int') -> 'str'"
+
+
+def test_a_batch_says_what_it_does_not_know_and_its_token_reaches_every_call(ledger) -> None:
+    def angry(_) -> None:
+        raise UsageError("not now")
+
+    (result,) = deadstop.batch([Call(tools.telling_tool, 5).options(on_progress=angry)])
+    assert (result.status, result.effect) == (Status.UNKNOWN, "unknown")
+    whole, own = deadstop.CancelToken(), deadstop.CancelToken()
+    threading.Timer(0.3, whole.set).start()
+    (result,) = deadstop.batch([Call(tools.pay_tool, 6, "hang after").options(cancel=own)], cancel=whole)
+    assert (result.status, result.effect) == (Status.CANCELLED, "unknown")

@@ -342,3 +342,18 @@ def test_a_death_around_the_signature_loses_nothing(original: Path, tmp_path: Pa
     assert (report.unanchored == 0) == (point == "checkpoint.anchored")
     Ledger.open(str(copy.path)).close()
     assert verify(str(copy.path)).unanchored == 0
+
+
+def test_a_signing_key_that_is_lost_is_told_and_nothing_is_signed_with_another(tmp_path: Path) -> None:
+    where = str(tmp_path / "ledger.db")
+    with Ledger.open(where) as ledger:
+        history(ledger, 0, 2)
+    before = Path(f"{where}.checkpoints").read_bytes()
+    os.unlink(f"{where}.key")
+    for number in (2, 4):
+        with Ledger.open(where) as ledger:
+            history(ledger, number, 2)
+    assert Path(f"{where}.checkpoints").read_bytes() == before
+    with Ledger.open(where) as ledger:
+        (alert,) = [each for each in ledger.alerts() if each.kind == "checkpoints_stopped"]  # once
+        assert "another key" in alert.detail

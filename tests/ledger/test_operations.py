@@ -296,6 +296,13 @@ def test_what_is_not_sent_in_time_is_given_up(ledger) -> None:
     assert (record.state, effect_of(record)) == (State.ABANDONED, "not_applied")
 
 
+def test_what_was_given_up_did_not_happen_only_if_it_never_left(ledger) -> None:
+    never = ledger.finish(begun(ledger, binding="a"), Outcome(State.PREPARED, phase="connect"))
+    assert effect_of(ledger.cancel(never.op_id)) == "not_applied"
+    maybe = ledger.resolve(lost(ledger, binding="b").op_id, State.ABANDONED, "anna", "no use any more")
+    assert effect_of(maybe) == "unknown"
+
+
 def test_what_is_sealed_can_be_shredded(ledger) -> None:
     claim = begun(ledger, sealed={"request": {"iban": "DE00 canary"}})
     ledger.finish(claim, Outcome(State.SUCCEEDED, value="secret canary", has_value=True))
@@ -366,7 +373,7 @@ def test_keys_are_of_the_binding_and_nothing_else() -> None:
         {"retry": "always"}, {"recovery_deadline": None}, {"recovery_deadline": 0}, {"reconcile_timeout": float("inf")},
         {"settle": -1}, {"max_attempts": 0}, {"max_attempts": None}, {"fingerprint": "a"}, {"redact": [1]},
         {"retry": "same_key_safe"}, {"reconcile": lambda op: None}, {"reconcile": 5},
-        {"fingerprint": ["a"], "redact": ["a"]},
+        {"fingerprint": ["a"], "redact": ["a"]}, {"fingerprint": ["a.b"], "redact": ["a"]}, {"redact": ["a.b"]},
     ],
 )  # fmt: skip
 def test_declarations_that_cannot_be_kept_are_refused(bad) -> None:

@@ -156,7 +156,6 @@ def test_beats_and_what_nobody_ended(ledger: Ledger) -> None:
     [beat] = ledger.read(alerts.beats)
     assert (beat.owner, beat.every_ms) == ("you", 2000)
     assert not beat.late(beat.at_ms + 6000) and beat.late(beat.at_ms + 6001)
-    assert ledger.read(alerts.silent) == []
     assert ledger.read(lambda tx: alerts.unended(tx, 0)) == [] == ledger.read(lambda tx: alerts.overdue(tx, 0))
     assert do(ledger, alerts.raise_alert, "no_authority", "op_1", "x")
     assert do(ledger, alerts.answered, "op_1", "ada") == 1 and ledger.read(alerts.past) == []

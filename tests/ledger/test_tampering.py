@@ -80,8 +80,8 @@ COLUMNS = {
     "evidence": ("op_id n", "n kind at_ms body prev hash"),
     "leaf": ("seq", "op_id n hash"),
     "head": ("id", "size frontier"),
-    "operation": ("op_id", "scope key binding fingerprint tool definition correlation target state ver fence attempts verdict "
-                           "reference evidence head"),
+    "operation": ("op_id", "scope key binding fingerprint tool definition correlation target state ver fence attempts "
+                           "verdict reference evidence head"),
     "attempt": ("op_id n", "fence owner started_ms"),
     "attempt_end": ("op_id n", "ended_ms outcome phase certain observation receipt"),
     "payload": ("op_id name", "salt value"),

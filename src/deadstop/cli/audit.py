@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .. import clock
 from ..errors import UsageError
 from . import common
+from .tables import shown
 
 if TYPE_CHECKING:
     from ..ledger.report import Report
@@ -118,17 +119,17 @@ def _sum_lines(found: dict[str, Any]) -> list[str]:
         ("lapsed", "are past a deadline, not swept yet"),
     ):
         lines += [f"attention {found[name]} {text}"] if found[name] else []
-    lines += [f"attention {_clean(each)} is open without a deadline" for each in found["without_deadline"]]
+    lines += [f"attention {shown(each)} is open without a deadline" for each in found["without_deadline"]]
     lines += [_waiting_line(each) for each in found["waiting"][:_SHOWN]]
-    lines += [f"alert     {_clean(each['kind'])} {_clean(each['operation'])}: {_clean(each['detail'])}"
+    lines += [f"alert     {shown(each['kind'])} {shown(each['operation'])}: {shown(each['detail'])}"
               for each in found["alerts"][:_SHOWN]]  # fmt: skip
     more = sum(max(0, len(found[name]) - _SHOWN) for name in ("waiting", "alerts"))
     return [*lines, f"and {more} more"] if more else lines
 
 
 def _waiting_line(each: dict[str, Any]) -> str:
-    on = f" on {_clean(each['target'])}" if each["target"] else ""
-    return f"attention {each['operation']} ({_clean(each['tool'])}{on}) waits for a person: deadstop ops resolve"
+    on = f" on {shown(each['target'])}" if each["target"] else ""
+    return f"attention {each['operation']} ({shown(each['tool'])}{on}) waits for a person: deadstop ops resolve"
 
 
 # -- verifying -----------------------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ def _checked(arguments: argparse.Namespace, progress: Any) -> Report:
 
 
 def _report_lines(report: Report, arguments: argparse.Namespace) -> list[str]:
-    lines = [_clean(str(each)) for each in report.problems]
+    lines = [shown(str(each)) for each in report.problems]
     lines.append(
         f"{'ok' if report.ok else f'{len(report.problems)} problems'}: {report.leaves} entries of {report.operations} "
         f"operations, {report.anchored_size} of them covered by {report.checkpoints} signed checkpoints"
@@ -198,13 +199,13 @@ def _verify_proof(arguments: argparse.Namespace) -> int:
         listed = [{"kind": each.kind, "where": each.where, "text": each.text} for each in problems]
         common.print_json({"ok": not problems, "operation": document.get("operation"), "problems": listed})
     else:
-        print("\n".join([_clean(str(each)) for each in problems] or [_proved(document, arguments)]))
+        print("\n".join([shown(str(each)) for each in problems] or [_proved(document, arguments)]))
     return 1 if problems else 0
 
 
 def _proved(document: dict[str, Any], arguments: argparse.Namespace) -> str:
     note = "" if arguments.key else "\nnote: the key was taken from the file itself; give --key to know who signed"
-    return f"ok: {len(document['entries'])} entries of {_clean(str(document['operation']))} are in the signed log{note}"
+    return f"ok: {len(document['entries'])} entries of {shown(str(document['operation']))} are in the signed log{note}"
 
 
 # -- handing out ---------------------------------------------------------------------------------------------------
@@ -254,10 +255,6 @@ def _proof(arguments: argparse.Namespace) -> int:
 
 
 # -- people --------------------------------------------------------------------------------------------------------
-
-
-def _clean(text: str) -> str:
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 @contextlib.contextmanager

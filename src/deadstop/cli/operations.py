@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ..ledger.records import Evidence, Record
 
 
+EVERY = 1 << 31  # as a limit: none
+
+
 def ledger_file(arguments: argparse.Namespace) -> str | None:
     """The path of the ledger that is asked for; None for one that is no file."""
     from ..ledger.store import default_place

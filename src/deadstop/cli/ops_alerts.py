@@ -9,9 +9,9 @@ from typing import Any
 
 from .. import clock
 from ..ledger import alerts, outbox
+from ..ledger.documents import alert_document
 from ..ledger.ledger import Ledger
 from ..ledger.records import Alert
-from ..server.operation_views import alert_document
 from . import common
 from .operations import ago, login_name, now_ms, opened
 from .tables import print_table

@@ -7,17 +7,16 @@ import argparse
 import os
 
 from ..errors import UsageError
+from ..ledger.documents import record_document
 from ..ledger.ledger import Ledger
 from ..ledger.records import Record
 from ..ledger.states import TERMINAL, State
-from ..server.operation_views import record_document
 from . import common
-from .operations import ago, ledger_file, now_ms, opened, waits_for
+from .operations import EVERY, ago, ledger_file, now_ms, opened, waits_for
 from .tables import print_table
 
 UNKNOWN = (State.NEEDS_HUMAN, State.UNKNOWN, State.RECONCILING)
 FIRST = (*UNKNOWN, State.DISPATCHING, State.PREPARED)  # what needs somebody most stands first
-EVERY = 1 << 31
 COLUMNS = ("ID", "STATE", "TOOL", "TARGET", "ATTEMPTS", "CREATED", "WAITS FOR")
 NONE = "no operations"
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import argparse
 
 from ..errors import DeadstopError, LedgerError, StaleClaim, UsageError
+from ..ledger.documents import DECISIONS, record_document
 from ..ledger.ledger import Ledger
 from ..ledger.records import Record
 from ..ledger.states import State
-from ..server.operation_views import DECISIONS, record_document
 from . import common
-from .operations import line, login_name, opened
+from .operations import EVERY, line, login_name, opened
 
 DONE, NOT_SETTLED, FAILED = 0, 1, 125
 NOT_KNOWN = (State.UNKNOWN, State.RECONCILING, State.NEEDS_HUMAN, State.DISPATCHING)
@@ -44,7 +44,7 @@ def _operator(arguments: argparse.Namespace) -> str:
 def _reconcile(ledger: Ledger, arguments: argparse.Namespace) -> int:
     names = arguments.operations
     if arguments.all:
-        names = [record.op_id for record in ledger.list((State.UNKNOWN, State.NEEDS_HUMAN), limit=1 << 31)]
+        names = [record.op_id for record in ledger.list((State.UNKNOWN, State.NEEDS_HUMAN), limit=EVERY)]
         if not names and not arguments.json:
             common.say("nothing is unknown")
     status, found = DONE, []
@@ -67,7 +67,7 @@ def _reconcile(ledger: Ledger, arguments: argparse.Namespace) -> int:
 
 
 def _asked(ledger: Ledger, name: str, operator: str) -> Record:
-    from ..effects.reconciler import reconcile
+    from ..effects.settlement import reconcile
 
     return reconcile(ledger, ledger.get(name).op_id, force=True, operator=operator)
 

@@ -12,17 +12,17 @@ from typing import Any
 from ..contract import receipt_from_dict
 from ..ledger import alerts
 from ..ledger.definition import Definition
-from ..ledger.handle import settled_by
+from ..ledger.documents import alert_document, operation_seen
+from ..ledger.handle import settled_by, url_parts
 from ..ledger.ledger import Ledger
 from ..ledger.records import Alert, Attempt, Evidence, Record
 from ..ledger.states import TERMINAL, State
 from ..ledger.store import Tx
 from ..operation import Operation
-from ..server.operation_views import alert_document, operation
 from . import common
 from .operations import last_confirmed, now_ms, opened, waits_for, when
-from .tables import _shown
-from .verdict import _killed
+from .tables import shown
+from .verdict import killed
 
 # Of an entry: what every one has, and what is shown above.
 _SHOWN = frozenset(
@@ -58,10 +58,10 @@ def show(arguments: argparse.Namespace) -> int:
     with opened(arguments) as ledger:
         found = _found(ledger, arguments.operation)
         if arguments.json:
-            common.print_json(_document(found, operation(ledger, found.record.op_id)))
+            common.print_json(_document(found, operation_seen(ledger, found.record.op_id)))
             return 0
     for text in _lines(found):
-        print(_shown(text))
+        print(shown(text))
     return 0
 
 
@@ -95,12 +95,15 @@ def _document(found: Found, seen: dict[str, Any]) -> dict[str, Any]:
 
 
 def _declared(definition: Definition) -> dict[str, Any]:
-    """The values of headers may open doors, unless they only say where the real ones are."""
+    """The values of headers may open doors, unless they only say where the real ones are; so may who logs in."""
     declared = definition.to_dict()
-    headers = (declared.get("query") or {}).get("headers")
-    if headers:
-        for name, value in headers.items():
-            headers[name] = value if str(value).startswith("env:") else SECRET
+    query = declared.get("query") or {}
+    for name, value in (query.get("headers") or {}).items():
+        query["headers"][name] = value if str(value).startswith("env:") else SECRET
+    for name in ("url", "database"):
+        if name in query:
+            place, _, rest = url_parts(query[name])
+            query[name] = place + rest
     return {**declared, "version": definition.version}
 
 
@@ -167,7 +170,7 @@ def _attempt_lines(attempt: Attempt, now: int) -> Iterator[str]:
         yield f"      seen: {attempt.observation}"
     receipt = receipt_from_dict(attempt.receipt)
     if receipt is not None:
-        yield f"      receipt: {_killed(receipt)}"
+        yield f"      receipt: {killed(receipt)}"
 
 
 def _entry_text(entry: Evidence) -> str:

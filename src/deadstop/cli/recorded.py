@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import signal
 import time
 from dataclasses import replace
@@ -143,7 +144,7 @@ class Recorded:
         """What the hint says can be typed as it is."""
         if result.hint is None or "deadstop ops" not in result.hint or self.place is None or "://" in self.place:
             return result
-        return replace(result, hint=f"{result.hint} --ledger {self.place}")
+        return replace(result, hint=f"{result.hint} --ledger {shlex.quote(self.place)}")
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ _STYLES = {"running": "green", "creating": "cyan", "paused": "yellow", "expiring
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str) -> None:
     """Control characters in a cell are shown, not obeyed: names and commands come from whoever made them."""
-    clean = [[_shown(cell) for cell in row] for row in rows]
+    clean = [[shown(cell) for cell in row] for row in rows]
     if not clean:
         print(empty)
     elif not (sys.stdout.isatty() and _with_rich(columns, clean)):
@@ -42,5 +42,6 @@ def _plain(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """Control characters as they are written in a program."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

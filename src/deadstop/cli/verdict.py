@@ -13,7 +13,7 @@ def verdict(result: ToolResult, *, stdin_ignored: bool, not_taken: int) -> str:
     """
     parts = [_what(result)]
     if result.receipt:
-        parts.append(_killed(result.receipt))
+        parts.append(killed(result.receipt))
     if result.evidence and result.evidence.diagnosis:
         parts.append(result.evidence.diagnosis.detail)
     if result.hint:
@@ -39,7 +39,8 @@ def _what(result: ToolResult) -> str:
     return "" if result.status is Status.COMPLETED else str(result.status)
 
 
-def _killed(receipt: Receipt) -> str:
+def killed(receipt: Receipt) -> str:
+    """A receipt in one line."""
     many = f"{receipt.processes} process{'' if receipt.processes == 1 else 'es'}"
     if receipt.survivors == 0:
         return f"killed {many} in {receipt.kill_ms:.1f} ms, none left (proof: {receipt.proof})"

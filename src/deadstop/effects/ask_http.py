@@ -6,16 +6,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import ssl
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import MissingExtra
 from ..ledger.records import Finding
 from ..ledger.states import Verdict
 from .filling import Nothing, Several, Unaskable, as_seconds, only, reach, state_verdict, text_of, url_of, values_of
+from .http_exchange import certificates
 from .loops import Loop
 
 try:
@@ -83,8 +82,9 @@ def _header(value: str, values: Mapping[str, str | None], secrets: list[str]) ->
 
 async def _get(url: httpx2.URL, headers: Mapping[str, str], timeout: float) -> _Answer:
     asked = {"Accept": "application/json", "User-Agent": "deadstop", **headers, "Accept-Encoding": "identity"}
-    origin, verify = _place(url), _certificates() if url.scheme == "https" else False
-    async with asyncio.timeout(timeout), httpx2.AsyncClient(verify=verify, timeout=None) as client:
+    origin, verify = _place(url), certificates() if url.scheme == "https" else False
+    # What a proxy of the environment's says is not the authority's word, and the writes do not go through one either.
+    async with asyncio.timeout(timeout), httpx2.AsyncClient(verify=verify, timeout=None, trust_env=False) as client:
         for _ in range(REDIRECTS + 1):
             async with client.stream("GET", url, headers=asked) as response:
                 if response.status_code not in _REDIRECT or "location" not in response.headers:
@@ -108,11 +108,6 @@ async def _body(response: httpx2.Response) -> bytes | None:
 
 def _place(url: httpx2.URL) -> tuple[str, str, int]:
     return url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80)
-
-
-@cache
-def _certificates() -> ssl.SSLContext:
-    return httpx2.create_ssl_context()  # tens of milliseconds
 
 
 # -- reading it --------------------------------------------------------------------------------------------------

@@ -61,8 +61,14 @@ def database_of(database: str) -> str:
 
 
 def parameters_of(statement: str, values: Mapping[str, str | None]) -> dict[str, str]:
-    """The values of the parameters that the statement has. Raises Unaskable for one that is not there."""
+    """The values of the parameters that the statement has. Raises Unaskable for one that is not there, and for none.
+
+    A statement without any would say the same of every operation. It would also be the only kind that PostgreSQL takes
+    several of at once, with an end of the read-only transaction among them.
+    """
     names = {found["name"] for found in _WORD.finditer(statement) if found["name"]}
+    if not names:
+        raise Unaskable("the statement names nothing of the operation, such as :key")
     unknown = names - set(NAMES)
     if unknown:
         raise Unaskable(f"the statement's parameter :{min(unknown)} is not one of {', '.join(NAMES)}")

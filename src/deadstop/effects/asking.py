@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import MissingExtra
+from ..ledger.handle import url_parts
 from ..ledger.queries import FunctionQuery, HttpQuery, Query, SqlQuery, SshQuery
 from ..ledger.records import Finding
 from ..ledger.states import Verdict
@@ -56,7 +57,7 @@ def source_of(query: Query) -> str:
     """What is asked, for people; without user names and passwords, and before anything is filled in."""
     match query:
         case HttpQuery():
-            place, _, rest = _places(query.url)
+            place, _, rest = url_parts(query.url)
             return f"GET {place}{rest}"
         case SqlQuery():
             return f"SELECT on {authority_of(query)}"
@@ -70,24 +71,14 @@ def authority_of(query: Query) -> str:
     """Whoever is asked: when one of these does not answer, the others are not to wait for it."""
     match query:
         case HttpQuery():
-            return _places(query.url)[1].lower()
+            return url_parts(query.url)[1].lower()
         case SqlQuery():
-            place, _, rest = _places(query.database)
+            place, _, rest = url_parts(query.database)
             return place + rest.partition("?")[0] if place else query.database
         case SshQuery():
             return f"ssh {query.host.rpartition('@')[2]}"
         case FunctionQuery():
             return query.name
-
-
-def _places(url: str) -> tuple[str, str, str]:
-    """(scheme://host, host, the rest), without whoever logs in there; ("", all of it, all of it) for what is no URL."""
-    scheme, mark, rest = url.partition("://")
-    if not mark:
-        return "", url, url
-    end = min((found for found in map(rest.find, "/?#") if found >= 0), default=len(rest))
-    host = rest[:end].rpartition("@")[2]
-    return f"{scheme}://{host}", host, rest[end:]
 
 
 def _plain(found: Finding, source: str) -> Finding:
@@ -120,9 +111,9 @@ def _asked(query: Query, operation: Operation, timeout: float) -> Finding:
 
             return _left_alone_after(timeout, authority_of(query), lambda: ask_sql(query, operation, timeout))
         case SshQuery():
-            from .ask_ssh import ask_ssh
+            from .ssh_status import status
 
-            return ask_ssh(query, operation, timeout)
+            return status(query, operation, timeout)
         case FunctionQuery():
             from .ask_function import ask_function
 

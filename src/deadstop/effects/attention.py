@@ -16,6 +16,7 @@ from .. import clock
 from ..errors import DeadstopError
 from ..ledger import alerts, entries
 from ..ledger.alerts import LEDGER, RECONCILER
+from ..ledger.documents import alert_told, iso
 from ..ledger.records import Alert
 from .sinks import LogSink, Sink
 
@@ -163,17 +164,13 @@ class Attention:
 
 def document_of(tx: Tx, ledger_id: str, alert: Alert) -> dict[str, Any]:
     """An alert with what a person needs to act on it: the operation, as it stands now, and where to look."""
-    document: dict[str, Any] = {
-        "kind": alert.kind, "op_id": alert.op_id, "meaning": alerts.KINDS.get(alert.kind, ""), "detail": alert.detail,
-        "first_at": clock.iso(alert.first_ms / 1000), "last_at": clock.iso(alert.last_ms / 1000), "count": alert.count,
-        "ledger": ledger_id, "operation": None,
-    }  # fmt: skip
+    document: dict[str, Any] = {**alert_told(alert), "ledger": ledger_id, "operation": None}
     if tx.one("operation", op_id=alert.op_id) is not None:
         record = entries.read(tx, alert.op_id)
         document["operation"] = {
             "id": record.op_id, "tool": record.tool, "target": record.target, "state": record.state.value,
             "attempts": record.attempts, "reference": record.reference, "correlation_id": record.correlation,
-            "recovery_deadline": clock.iso(record.recovery_ms / 1000), "ver": record.ver,
+            "recovery_deadline": iso(record.recovery_ms), "ver": record.ver,
         }  # fmt: skip
         document["look"] = f"deadstop ops show {record.op_id}"
     return document

@@ -160,7 +160,7 @@ def as_seconds(text: str | None) -> float | None:
     if text.strip().isdecimal() and len(text) < 10:
         return float(text)
     try:
-        then = parsedate_to_datetime(text)
-    except (ValueError, TypeError):
+        then = parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError):
         return None
-    return max(0.0, then.timestamp() - time.time())
+    return max(0.0, then - time.time())

@@ -32,11 +32,13 @@ from ..results import ToolResult
 from . import http_result
 from .http_exchange import Failed, Wire, exchange
 from .http_follow import follow as follow_to_its_end
+from .http_follow import place_from
 from .http_intent import Write, base_of, headers_of, intent_of, url_in
 from .http_result import Asked
 from .http_send import Reply, send, send_async
 from .http_transport import AsyncEffectTransport, EffectTransport
 from .http_verdict import Judged, judge, judge_failure
+from .settlement import may_have_arrived_before
 
 __all__ = ["AsyncEffectTransport", "AsyncHttpEffects", "EffectTransport", "HttpEffects", "Reply", "send", "send_async"]
 
@@ -159,7 +161,8 @@ class _Attempt:
         judged, cancelled = await self._sent(wire, ledger, claim, definition, cancelled)
         result = http_result.seen_result(self.asked, judged)
         try:
-            followed = judged.accepted and self.client.follow is not False
+            goes_on = judged.accepted and place_from(wire.url, judged.place) is not None
+            followed = goes_on and self.client.follow is not False
             record, later = await _durable(ledger.finish, claim, replace(judged.outcome, followed=followed))
         except LedgerError as problem:
             if cancelled:
@@ -206,7 +209,7 @@ class _Attempt:
             return judge_failure(problem.failure), problem  # type: ignore[attr-defined]
         again = False
         if claim.attempt > 1:
-            again, cancelled = await _durable(_may_have_arrived, ledger, claim)
+            again, cancelled = await _durable(may_have_arrived_before, ledger, claim)
         query = definition.query
         reference = query.reference if isinstance(query, HttpQuery) else None
         key = claim.record.key
@@ -242,11 +245,6 @@ def _as_it_is(ledger: Ledger, record: Record) -> Record:
         return ledger.get(record.op_id)
     except LedgerError:
         return replace(record, state=State.UNKNOWN, owner=None, lease_ms=None)
-
-
-def _may_have_arrived(ledger: Ledger, claim: Claim) -> bool:
-    """Whether any earlier attempt is not known to have ended without an effect."""
-    return any(each.n < claim.attempt and each.outcome != State.PREPARED.value for each in ledger.attempts(claim.op_id))
 
 
 async def _durable(function: Callable[..., T], *arguments: Any) -> tuple[T, asyncio.CancelledError | None]:

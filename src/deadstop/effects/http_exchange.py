@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-import threading
 import weakref
 import zlib
 from collections.abc import AsyncIterator, Mapping
@@ -24,13 +23,17 @@ from .. import clock
 from ..errors import MissingExtra
 from ..ledger import crash
 from .http_phase import Failure, Watch
+from .loops import look_up
 
 try:
     import httpx2
 except ImportError:
     raise MissingExtra("effects over HTTP", "ledger") from None
 
-__all__ = ["MOST_BYTES", "Answer", "Failed", "Wire", "exchange", "library_of", "own_transport", "plain_transport"]
+__all__ = [
+    "MOST_BYTES", "Answer", "Failed", "Wire", "certificates", "exchange", "library_of", "own_transport",
+    "plain_transport",
+]  # fmt: skip
 
 MOST_BYTES = 16 << 20
 PART = 64 << 10
@@ -70,9 +73,10 @@ async def exchange(
 ) -> Answer:
     """The answer, by `end` on CLOCK_MONOTONIC. Raises Failed; when cancelled, CancelledError with `.failure`.
 
-    `until` is the last moment at which the request may begin to be written.
+    `until` is the last moment at which the request may begin to be written; `end` is one in any case, also for a
+    transport that takes its time to be cancelled.
     """
-    watch = Watch(len(wire.body), until=until)
+    watch = Watch(len(wire.body), until=end if until is None else min(until, end))
     work = asyncio.ensure_future(_exchanged(wire, watch, transport, most))
     try:
         await asyncio.wait({work}, timeout=max(0.0, end - clock.monotonic()))
@@ -178,17 +182,18 @@ def own_transport() -> Any:
     loop = asyncio.get_running_loop()
     if loop not in _transports:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=0)
-        _transports[loop] = httpx2.AsyncHTTPTransport(verify=_certificates(), limits=limits, retries=0)
+        _transports[loop] = httpx2.AsyncHTTPTransport(verify=certificates(), limits=limits, retries=0)
     return _transports[loop]
 
 
 def plain_transport(request: Any, name: str) -> Any:
     """A new transport of the library that the request is of, by its name."""
-    return getattr(library_of(request), name)(verify=_certificates())
+    return getattr(library_of(request), name)(verify=certificates())
 
 
 @cache
-def _certificates() -> Any:
+def certificates() -> Any:
+    """The system's, and those of SSL_CERT_FILE; read once in a process."""
     return httpx2.create_ssl_context()  # tens of milliseconds
 
 
@@ -202,37 +207,10 @@ def library_of(thing: Any) -> Any:
 
 
 async def _resolvable(url: str) -> None:
-    """Raises an error for a name that is not found.
-
-    In a thread of its own that nobody waits for: the system's resolver keeps no deadline, and a loop's own threads
-    would be waited for at the end of the program.
-    """
+    """Raises an error for a name that is not found, in time whatever the system's resolver does."""
     place = httpx2.URL(url)
-    if not _is_name(place.host):
-        return
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[None] = loop.create_future()
-
-    def look_up() -> None:
-        problem: Exception | None = None
-        try:
-            socket.getaddrinfo(place.host, place.port or place.scheme, type=socket.SOCK_STREAM)
-        except Exception as error:  # a name can also be one that no codec takes
-            problem = error
-        with suppress(RuntimeError):  # the loop has been closed: too late
-            loop.call_soon_threadsafe(_tell, found, problem)
-
-    threading.Thread(target=look_up, name="deadstop-resolve", daemon=True).start()
-    await found
-
-
-def _tell(found: asyncio.Future[None], problem: Exception | None) -> None:
-    if found.done():
-        return
-    if problem is None:
-        found.set_result(None)
-    else:
-        found.set_exception(problem)
+    if _is_name(place.host):
+        await look_up(place.host, place.port or place.scheme, type=socket.SOCK_STREAM)
 
 
 def _is_name(host: str) -> bool:

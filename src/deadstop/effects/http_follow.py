@@ -50,7 +50,7 @@ async def follow(
         return Followed(record, f"{words}; it names no place of its own to ask at")
     pause, wait = FIRST_S, judged.retry_after_s
     while (left := end - clock.monotonic()) > 0:
-        await asyncio.sleep(min(wait if wait is not None else next_pause(pause), left))
+        await asyncio.sleep(min(next_pause(pause, wait), left))
         pause = min(2 * pause, LONGEST_S)
         finding = await look(wire, place, definition, end, transport)
         wait, words = finding.retry_after_s, f"{finding.source} {finding.detail}"
@@ -70,14 +70,18 @@ def place_from(url: str, place: str | None) -> str | None:
     """Where to look; None for a place on another host, which is not to get this one's headers."""
     if place is None:
         return None
-    absolute = urljoin(url, place)
-    own, there = urlsplit(url), urlsplit(absolute)
+    try:
+        absolute = urljoin(url, place)
+        own, there = urlsplit(url), urlsplit(absolute)
+    except ValueError:  # the service's words, which need not be a URL
+        return None
     return absolute if (own.scheme, own.netloc) == (there.scheme, there.netloc) else None
 
 
-def next_pause(pause: float) -> float:
-    """With jitter, so that many who wait for one service do not come at once."""
-    return pause * random.uniform(0.5, 1.0)
+def next_pause(pause: float, wish: float | None = None) -> float:
+    """With jitter, so that many who wait for one service do not come at once; longer if the service wishes so, and
+    never shorter: who says "at once" for ever is not asked without a pause for ever."""
+    return max(wish or 0.0, pause * random.uniform(0.5, 1.0))
 
 
 async def look(wire: Wire, place: str, definition: Definition, end: float, transport: Any) -> Finding:

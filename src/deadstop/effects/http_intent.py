@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
-from .. import deadlines
 from ..errors import UsageError
-from ..executor.effects import binding_of
+from ..executor.effects import binding_of, task_id
 from ..ledger.canonical import canonical, digest, fingerprint, selected
 from ..ledger.definition import Definition
 from ..ledger.records import Intent
@@ -103,7 +103,7 @@ def intent_of(write: Write, definition: Definition, seconds: float, call_id: str
     same, fields = _same(write, definition, told)
     print_of = fingerprint(definition.tool, same)
     place, acting = without_query(write.url), acting_now()
-    correlation = write.correlation or acting.correlation or _task_id()
+    correlation = write.correlation or acting.correlation or task_id()
     binding, holds = binding_of(write.key, correlation, print_of)
     return Intent(
         scope=f"{definition.scope}/{definition.tool}", binding=binding, fingerprint=print_of, tool=definition.tool,
@@ -114,11 +114,6 @@ def intent_of(write: Write, definition: Definition, seconds: float, call_id: str
         asked_by=write.asked_by or acting.asked_by, authorised_by=write.authorised_by or acting.authorised_by,
         request_s=seconds, recovery_s=definition.recovery_s,
     )  # fmt: skip
-
-
-def _task_id() -> str | None:
-    tasks = deadlines.entered.get()
-    return tasks[-1].task_id if tasks else None
 
 
 def _same(write: Write, definition: Definition, told: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -174,7 +169,7 @@ def url_in(base: str, path: str) -> str:
             raise UsageError(f"path={path!r:.80} is not below {base}")
         path = path.removeprefix(base)
     parts = urlsplit(f"{base}{path}" if path[:1] in ("", "?") else f"{base}/{path.lstrip('/')}")
-    if any(each.lower().replace("%2e", ".") in (".", "..") for each in parts.path.split("/")):
+    if any(each in (".", "..") for each in re.split(r"[/\\]", unquote(parts.path))):  # as its server may read it
         raise UsageError(f"path={path!r:.80} leads out of {base}")
     return urlunsplit(parts._replace(fragment=""))
 

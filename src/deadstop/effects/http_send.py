@@ -101,7 +101,7 @@ async def _ended(op: Operation, wire: Wire, judged: Judged, end: float, transpor
     place, wait, pause = place_from(wire.url, judged.place), judged.retry_after_s, FIRST_S
     seen = judged.words
     while place is not None and (left := end - clock.monotonic()) > 0:
-        await asyncio.sleep(min(wait if wait is not None else next_pause(pause), left))
+        await asyncio.sleep(min(next_pause(pause, wait), left))
         pause = min(2 * pause, LONGEST_S)
         found = await look(wire, place, Definition(op.tool), end, transport)
         seen, wait = f"{found.source} {found.detail}", found.retry_after_s

@@ -101,9 +101,11 @@ class EffectTransport:
             response = self._inner.handle_request(request)
             watch.answered(response)
             body = bytearray()
-            for piece in response.stream:
-                body += _counted(watch, len(body) + len(piece), piece)
-            response.close()
+            try:
+                for piece in response.stream:
+                    body += _counted(watch, len(body) + len(piece), piece)
+            finally:
+                response.close()
         except EffectError:
             raise
         except Exception as problem:
@@ -140,9 +142,11 @@ class AsyncEffectTransport:
             response = await self._inner.handle_async_request(request)
             watch.answered(response)
             body = bytearray()
-            async for piece in response.stream:
-                body += _counted(watch, len(body) + len(piece), piece)
-            await response.aclose()
+            try:
+                async for piece in response.stream:
+                    body += _counted(watch, len(body) + len(piece), piece)
+            finally:
+                await response.aclose()
         except EffectError:
             raise
         except Exception as problem:

@@ -80,6 +80,8 @@ def judge(
         return judged(State.UNKNOWN, f"{words}, and {problem}", Phase.DECODE)
     if status == 202 or (status == 409 and _is_about(document, key) and named is not None):
         return judged(State.UNKNOWN, f"{words}: accepted, not done", accepted=True, place=place_of(document, answer))
+    if status == 207:
+        return judged(State.UNKNOWN, f"{words}: of its parts some may have failed")
     if 200 <= status < 300:
         return judged(State.SUCCEEDED)
     if status == 412 and not again:

@@ -12,12 +12,11 @@ import binascii
 import hashlib
 import hmac
 import time
-from contextlib import suppress
-from functools import cache
 from typing import Any, NamedTuple
 
 from ..errors import MissingExtra, UsageError
 from .filling import as_seconds
+from .http_exchange import certificates
 from .loops import Loop
 
 try:
@@ -60,9 +59,12 @@ def key_of(secret: str | None) -> bytes | None:
     if not secret.startswith(_PREFIX):
         return secret.encode()
     try:
-        return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
     except (binascii.Error, ValueError):
         raise UsageError("the webhook secret begins with whsec_, but what follows is no base64") from None
+    if not key:
+        raise UsageError("the webhook secret is whsec_ and nothing else: anybody could sign with it")
+    return key
 
 
 def signature(key: bytes, event_id: str, at: int, body: bytes) -> str:
@@ -80,7 +82,10 @@ class Poster:
 
     async def __aenter__(self) -> Poster:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=32, keepalive_expiry=5.0)
-        self._client = httpx2.AsyncClient(verify=_certificates(), timeout=None, limits=limits, follow_redirects=False)
+        # Without proxies of the environment: an event goes to the one who was named, and to nobody else.
+        self._client = httpx2.AsyncClient(
+            verify=certificates(), timeout=None, limits=limits, follow_redirects=False, trust_env=False
+        )
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -91,8 +96,7 @@ class Poster:
         """Raises NotPosted where nobody answered in time."""
         body = event.encode("utf-8", "replace")
         try:
-            async with asyncio.timeout(self._seconds):
-                return await self._post(url, body, self._headers(event_id, body))
+            return await self._post(url, body, self._headers(event_id, body))
         except TimeoutError:
             raise NotPosted(f"no answer within {self._seconds:g} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as problem:
@@ -110,12 +114,17 @@ class Poster:
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> Posted:
         assert self._client is not None
-        async with self._client.stream("POST", url, content=body, headers=headers) as response:
-            posted = Posted(response.status_code, as_seconds(response.headers.get("retry-after")))
-            with suppress(TimeoutError, httpx2.HTTPError, OSError):
-                async with asyncio.timeout(_DRAIN_S):
+        posted: Posted | None = None
+        try:
+            async with asyncio.timeout(self._seconds) as limit:
+                async with self._client.stream("POST", url, content=body, headers=headers) as response:
+                    posted = Posted(response.status_code, as_seconds(response.headers.get("retry-after")))
+                    limit.reschedule(asyncio.get_running_loop().time() + _DRAIN_S)
                     await _drain(response)
-            return posted
+        except (TimeoutError, httpx2.HTTPError, OSError):
+            if posted is None:
+                raise
+        return posted
 
 
 async def _drain(response: Any) -> None:
@@ -135,8 +144,3 @@ def post_once(url: str, event_id: str, event: str, secret: str | None = None, se
 
     with asyncio.Runner(loop_factory=Loop) as runner:
         return runner.run(once())
-
-
-@cache
-def _certificates() -> Any:
-    return httpx2.create_ssl_context()  # tens of milliseconds

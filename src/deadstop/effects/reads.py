@@ -16,20 +16,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .. import clock, deadlines
 from ..client.portal import portal
 from ..clock import format_duration
 from ..errors import UsageError
-from ..executor.tool import new_call_id
-from ..results import FiredLimit, Status, ToolResult
+from ..results import Status, ToolResult
 from .consistency import Consistency, ETag, ReadAfterWrite, Seen, Settle, Version, check
 from .filling import as_seconds
 from .http_exchange import Answer, Failed, Wire, exchange
 from .http_follow import next_pause
 from .http_intent import base_of, headers_of, without_query
+from .http_result import Asked
 from .http_verdict import document_of, phrase
 
 __all__ = ["ETag", "ReadAfterWrite", "Settle", "Version", "read", "read_async"]
@@ -80,8 +80,8 @@ async def read_async(
         asked["cache-control"] = "no-cache"
     if isinstance(consistency, ReadAfterWrite):
         asked[consistency.header.lower()] = str(consistency.token)
-    name = tool or f"read {without_query(url)}"
-    return await _Read(Wire("GET", url, asked), consistency, end, limit, attempts, transport, name).made()
+    call = Asked(tool or f"read {without_query(url)}", limit)
+    return await _Read(Wire("GET", url, asked), consistency, end, attempts, transport, call).made()
 
 
 @dataclass(slots=True)
@@ -91,20 +91,16 @@ class _Read:
     wire: Wire
     rule: Consistency | None
     end: float
-    limit: FiredLimit | None
     attempts: int
     transport: Any
-    tool: str
-    call_id: str = field(default_factory=new_call_id)
-    started_at: str = field(default_factory=clock.now_iso)
-    started: float = field(default_factory=clock.monotonic)
+    asked: Asked
     made_so_far: int = 0
     pause: float = FIRST_S
 
     async def made(self) -> ToolResult:
         if self.end <= clock.monotonic():
             return self._result(
-                Status.REFUSED, reason="deadline_over", limit=self.limit, environment="nothing was sent"
+                Status.REFUSED, reason="deadline_over", limit=self.asked.limit, environment="nothing was sent"
             )
         unsettled = await self._settled()
         failures, best = 0, None
@@ -149,11 +145,9 @@ class _Read:
 
     async def _paused(self, wait: float | None) -> bool:
         """Whether there is time for another look after the pause."""
-        pause, left = next_pause(self.pause), self.end - clock.monotonic()
+        pause, left = next_pause(self.pause, wait), self.end - clock.monotonic()
         self.pause = min(2 * self.pause, LONGEST_S)
-        if wait is not None:
-            pause = max(wait, pause)
-        elif pause >= left > LAST_S:
+        if wait is None and pause >= left > LAST_S:
             pause = left / 2  # a last look, with time for an answer
         if pause >= left:
             return False
@@ -181,14 +175,11 @@ class _Read:
         hint = None if wait is None else f"the service asks to wait {format_duration(wait)}"
         times = "" if self.made_so_far == 1 else f" ({self.made_so_far} attempts)"
         if late:
-            return self._result(Status.TIMEOUT, limit=self.limit, error_message=f"{words}{times}", hint=hint)
+            return self._result(Status.TIMEOUT, limit=self.asked.limit, error_message=f"{words}{times}", hint=hint)
         return self._result(Status.ERROR, error_type="ReadFailed", error_message=f"{words}{times}", hint=hint)
 
     def _result(self, status: Status, **more: Any) -> ToolResult:
-        return ToolResult(
-            tool=self.tool, status=status, call_id=self.call_id, started_at=self.started_at, effect="none",
-            duration_s=clock.monotonic() - self.started, retry_allowed=True, **more,
-        )  # fmt: skip
+        return self.asked.result(status, effect="none", retry_allowed=True, **more)
 
 
 def _seen(answer: Answer) -> Seen:

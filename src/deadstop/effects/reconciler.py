@@ -14,7 +14,7 @@ from ..errors import DeadstopError, LedgerUnavailable, UsageError
 from ..ledger import alerts
 from ..ledger.states import Verdict
 from .asking import authority_of
-from .settlement import reconcile, settle_one
+from .settlement import settle_one
 
 if TYPE_CHECKING:
     from ..ledger.definition import Definition
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..ledger.records import Record
     from ..ledger.store import Tx
 
-__all__ = ["Reconciler", "reconcile"]
+__all__ = ["Reconciler"]
 
 BEAT_S = 5.0
 LONGEST_PAUSE_S = 30.0
@@ -56,10 +56,12 @@ class Reconciler:
         self._places = _Places(places)
         self._changed = threading.Condition()  # over what follows
         self._busy: set[str] = set()
+        self._failed: dict[str, float] = {}  # by op_id, until when (CLOCK_MONOTONIC)
         self._done: list[Record] = []
         self._problems: list[Exception] = []
         self._ended = 0
         self._told: str | None = None
+        self._unreadable: set[tuple[str, int]] = set()
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -182,12 +184,15 @@ class Reconciler:
         began: set[str] = set()
         if not self._places.free():
             return began
+        seen = {*seen, *self._failed_lately()}
         for tool, version, op_ids in self.ledger.read(partial(_waiting, limit=self._places.each + len(seen))):
             try:
                 definition = self.ledger.definition(tool, version)
             except (LookupError, TypeError, ValueError) as problem:
                 # A newer program's, which this one cannot read: that holds up nobody else's operations.
-                self._tell(UsageError(f"the definition of {tool} cannot be read: {problem!r}"))
+                if (tool, version) not in self._unreadable:
+                    self._unreadable.add((tool, version))
+                    self._tell(UsageError(f"the definition of {tool} cannot be read: {problem!r}"))
                 continue
             if definition.query is None:
                 continue  # its caller may send it again under its key, or its deadline passes
@@ -200,6 +205,13 @@ class Reconciler:
                 self._begin(op_id, definition, authority)
                 began.add(op_id)
         return began
+
+    def _failed_lately(self) -> Collection[str]:
+        """Those whose question has failed here itself, which would otherwise be put again at once, and for ever."""
+        with self._changed:
+            now = clock.monotonic()
+            self._failed = {op_id: again for op_id, again in self._failed.items() if again > now}
+            return list(self._failed)
 
     def _begin(self, op_id: str, definition: Definition, authority: str) -> None:
         with self._changed:
@@ -219,6 +231,7 @@ class Reconciler:
             self._ended += 1
             if problem is not None:
                 self._problems.append(problem)
+                self._failed[op_id] = clock.monotonic() + self.every
             if record is not None:
                 self._done.append(record)
             self._changed.notify_all()

@@ -16,10 +16,10 @@ from .asking import ask
 if TYPE_CHECKING:
     from ..ledger.definition import Definition
     from ..ledger.ledger import Ledger
-    from ..ledger.records import Record
+    from ..ledger.records import Claim, Record
     from ..ledger.store import Tx
 
-__all__ = ["reconcile", "settle_one"]
+__all__ = ["may_have_arrived_before", "reconcile", "settle_one"]
 
 SPARE_S = 10.0  # of a lease, over the query's own limit: for the end of what hung, and for the ledger
 LAST_S = 1.0  # a question that is begun just before the recovery deadline is still worth this much
@@ -60,6 +60,12 @@ def settle_one(ledger: Ledger, op_id: str, definition: Definition, *, force: boo
         return ledger.settle(claim, finding)
     except StaleClaim:  # somebody else has settled it meanwhile; what was found here is on record
         return ledger.get(op_id)
+
+
+def may_have_arrived_before(ledger: Ledger, claim: Claim) -> bool:
+    """Whether any attempt before this one is not known to have ended without an effect: what this one sees may then be
+    its doing, and "not sent" is said of this one alone."""
+    return any(each.n < claim.attempt and each.outcome != State.PREPARED.value for each in ledger.attempts(claim.op_id))
 
 
 def _limit(record: Record, definition: Definition) -> float:

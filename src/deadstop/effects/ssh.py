@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -30,6 +29,7 @@ from ..errors import (
     StaleClaim,
     UsageError,
 )
+from ..executor.effects import in_other_hands
 from ..executor.heartbeat import beating
 from ..executor.prepare import check_argv
 from ..executor.tool import new_call_id
@@ -41,7 +41,7 @@ from ..ledger.records import Claim, Finding, Outcome, Record
 from ..ledger.states import Phase, State
 from ..operation import Operation
 from ..results import ToolResult
-from .settlement import reconcile
+from .settlement import may_have_arrived_before, reconcile
 from .ssh_client import Host, OnOutput, talk
 from .ssh_command import RemoteCommand, seconds
 from .ssh_outcome import attached, outcome_of, over_before, seen_result
@@ -50,7 +50,6 @@ from .ssh_status import status
 __all__ = ["SshEffects"]
 
 SPARE_S = 10.0  # of a lease, beyond the time for which the command is watched
-POLL_S = 0.02, 0.25  # between looks at an operation that somebody else is sending
 
 # Whole, or not at all: the size is compared before the new file takes the old one's name.
 _COPY = (
@@ -158,7 +157,7 @@ class SshEffects:
                 return key_conflict(self.tool, call_id, record, self._definition(record))
             if begun.claim is not None:
                 return self._sent(begun.claim, definition, command, watch, on_output, cancel)
-            record = self._others(begun.record, end)
+            record = in_other_hands(self.ledger, begun.record, end)
             if record.state is not State.PREPARED:
                 return attached(self.tool, call_id, self.ledger, record, self._definition(record))
 
@@ -184,7 +183,7 @@ class SshEffects:
             self._broken_off(claim, problem)
             raise
         outcome = outcome_of(heard, self.nonzero)
-        if outcome.to is State.PREPARED and self._may_have_arrived(claim):
+        if outcome.to is State.PREPARED and may_have_arrived_before(self.ledger, claim):
             words_ = f"{outcome.observation}; an earlier attempt may have arrived"
             outcome = replace(outcome, to=State.UNKNOWN, certain=False, observation=words_)
         result = seen_result(heard, outcome, self.host.name)
@@ -204,20 +203,6 @@ class SshEffects:
             self.ledger.finish(claim, Outcome(to, phase, nothing, f"broken off: {type(problem).__name__}"))
         except (LedgerUnavailable, StaleClaim):
             pass  # its lease runs out, and then it is unknown, which is what it is
-
-    def _may_have_arrived(self, claim: Claim) -> bool:
-        """An attempt before this one that nobody has shown not to have: "not sent" is then only said of this one."""
-        earlier = [each for each in self.ledger.attempts(claim.op_id) if each.n < claim.attempt]
-        return any(each.outcome != State.PREPARED.value for each in earlier)
-
-    def _others(self, record: Record, end: float) -> Record:
-        pause, longest = POLL_S
-        while record.state is State.DISPATCHING and (left := end - clock.monotonic()) > 0:
-            time.sleep(min(pause, left))
-            pause = min(2 * pause, longest)
-            self.ledger.sweep_one(record.op_id)
-            record = self.ledger.get(record.op_id)
-        return record
 
     def _definition(self, record: Record) -> Definition:
         return self.ledger.definition(record.tool, record.definition)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import secrets
 import shlex
 import tempfile
@@ -28,6 +29,9 @@ __all__ = ["Heard", "Host", "OnOutput", "talk"]
 
 OnOutput = Callable[[str, bytes], None]
 _TAIL = 1 << 18
+_MOST_LOG, _MOST_REPORT = 16 << 20, 1 << 20
+# What ssh_config may hand to a shell (ProxyCommand's %h and %r) has none of its signs in it.
+_HOST = re.compile(r"(?!-)(?!.*@-)[\w.:/@%+,=~\[\]\\-]{0,254}[\w\].:]\Z")
 
 # ssh takes the first value it is given for an option, so that these hold whatever the caller and ssh_config say.
 _FIXED = (
@@ -61,6 +65,8 @@ class Host:
         for what, text in (("host", self.name), ("helper", self.helper)):
             if not isinstance(text, str) or not text or text.startswith("-") or any(char.isspace() for char in text):
                 raise UsageError(f"{what}: {text!r:.60} is not one word that begins with no '-'")
+        if not _HOST.match(self.name):
+            raise UsageError(f"host: {self.name!r:.60} is no host: user@host, or an alias of ssh_config")
         if not all(isinstance(word, str) for word in self.options):
             raise UsageError(f"options: give a list of words for ssh, not {self.options!r:.60}")
 
@@ -122,6 +128,7 @@ def talk(
             "-o",
             f"ConnectTimeout={connect}",
             *host.options,
+            *("-S", "none"),  # the one option whose last value counts; another's connection would log nothing here
             "--",
             host.name,
             command,
@@ -151,7 +158,9 @@ class _Log:
             pass
 
     def lines(self) -> list[str]:
-        return os.pread(self._fd, _TAIL, 0).decode(errors="replace").splitlines()
+        """All of it; [] for one that is too long to be read, and so says nothing."""
+        size = os.fstat(self._fd).st_size
+        return [] if size > _MOST_LOG else os.pread(self._fd, size, 0).decode(errors="replace").splitlines()
 
 
 def _was_sent(result: ToolResult, lines: list[str]) -> bool | None:
@@ -214,6 +223,7 @@ class Reports:
             self.removed += len(self.mark) + len(line) + 1
             self._hear(line)
         keep = len(data) - start if start >= 0 else _beginning(data, self.mark)
+        keep = 0 if keep > _MOST_REPORT else keep
         cut = len(data) - keep
         self.held = data[cut:]
         return out + data[:cut]
@@ -221,7 +231,7 @@ class Reports:
     def _hear(self, line: bytes) -> None:
         try:
             document = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         if isinstance(document, dict) and isinstance(document.get("state"), str):
             if self.at_first is not None:

@@ -10,8 +10,7 @@ from typing import Any
 
 from .. import clock
 from ..errors import UsageError
-from ..executor.effects import _task_id as task_id
-from ..executor.effects import binding_of
+from ..executor.effects import binding_of, task_id
 from ..ledger.canonical import canonical, digest, fingerprint, selected
 from ..ledger.definition import Definition
 from ..ledger.records import Intent, Record

@@ -81,6 +81,6 @@ def _document(heard: Heard) -> dict[str, Any] | None:
         return None
     try:
         document = json.loads(heard.result.stdout.tail)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None

@@ -25,7 +25,7 @@ from .inline import run_inline
 from .prepare import DEFAULT, Default
 from .refusals import cancelled_before, never_ran, over_before_start
 from .tasks import call_key
-from .tokens import POLL_S, Token
+from .tokens import POLL_S, AnyOf, Token
 from .tool import Call
 from .workers import MAX_WORKERS, Pool, Waiter, Worker, pool_of
 
@@ -238,18 +238,17 @@ class Engine:
             self._elsewhere(index, None, lambda: context.run(run_inline, call))
 
     def _run_effect(self, index: int, call: Call) -> None:
-        """In a thread: the ledger is waited for. Cancelling the batch reaches it through a token of its own."""
-        from .function import run_one
+        """In a thread: the ledger is waited for. Cancelling the batch reaches it as its own token does."""
+        from .effects import result_of
 
         self.busy |= self.resources[index]
         self.running += 1
         context = contextvars.copy_context()
-        asked = (
-            call
-            if self.token is None or call.cancel is not None
-            else call.options(cancel=self.token.given, call_id=call.call_id)
-        )
-        self._elsewhere(index, None, lambda: context.run(run_one, asked))
+        if self.token is not None:
+            own = self.tokens.get(index)
+            token = self.token.given if own is None else AnyOf(self.token, own)
+            call = call.options(cancel=token, call_id=call.call_id)
+        self._elsewhere(index, None, lambda: context.run(result_of, call))
 
     def _elsewhere(self, index: int, flight: Flight | None, work: Callable[[], ToolResult | None]) -> None:
         def body() -> None:

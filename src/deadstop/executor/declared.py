@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Declared", "UnansweredEffect", "declare"]
 
+_origins: dict[str, str] = {}  # by a tool's name, the first function that had it
 _told: set[tuple[str, tuple[str, ...]]] = set()
 
 
@@ -26,10 +27,10 @@ class UnansweredEffect(UserWarning):
 class Declared:
     """The effect of a function, and its signature with and without the operation that deadstop fills in."""
 
-    __slots__ = ("effect", "parameter", "shown", "signature")
+    __slots__ = ("effect", "origin", "parameter", "shown", "signature")
 
-    def __init__(self, effect: Effect, signature: inspect.Signature, parameter: str | None) -> None:
-        self.effect, self.signature, self.parameter = effect, signature, parameter
+    def __init__(self, effect: Effect, signature: inspect.Signature, parameter: str | None, origin: str) -> None:
+        self.effect, self.signature, self.parameter, self.origin = effect, signature, parameter, origin
         others = [each for name, each in signature.parameters.items() if name != parameter]
         self.shown = signature.replace(parameters=others)
 
@@ -44,11 +45,17 @@ class Declared:
         bound.apply_defaults()
         found: dict[str, Any] = {}
         for name, value in bound.arguments.items():
-            if self.shown.parameters[name].kind is self.shown.parameters[name].VAR_KEYWORD:
-                found |= value
-            else:
+            if self.shown.parameters[name].kind is not self.shown.parameters[name].VAR_KEYWORD:
                 found[name] = value
-        found.pop("self", None)
+            elif both := found.keys() & value.keys():  # a positional-only one has that name, too
+                raise UsageError(
+                    f"{sorted(both)[0]}: two arguments have this name, and so it cannot say which is meant"
+                )
+            else:
+                found |= value
+        instance = found.pop("self", None)
+        if named := [name[5:] for name in self.effect.fingerprint or () if name.startswith("self.")]:
+            found["self"] = {name: _attribute(instance, name) for name in named}
         return found
 
     def given(
@@ -60,11 +67,22 @@ class Declared:
         place = list(self.signature.parameters).index(self.parameter)
         kind = self.signature.parameters[self.parameter].kind
         if (len(args) > place and kind is not kind.KEYWORD_ONLY) or kind is kind.POSITIONAL_ONLY:
+            args = (*args, *(each.default for each in list(self.signature.parameters.values())[len(args) : place]))
             return (*args[:place], operation, *args[place:]), kwargs
         return args, {**kwargs, self.parameter: operation}
 
     def tell(self, tool: str) -> None:
-        """Say once, when the tool is registered, which questions have no answer."""
+        """Say once, when the tool is registered, which questions have no answer.
+
+        Raises UsageError for a name that is none: operations are told apart by the tool's name.
+        """
+        if tool.startswith("<"):
+            raise UsageError(f"a tool with effects needs a name of its own, not {tool!r}: give it name=")
+        if (origin := _origins.setdefault(tool, self.origin)) != self.origin:
+            text = (
+                f"two tools with effects are called {tool!r}, {origin} and {self.origin}: the ledger takes them for one"
+            )
+            warnings.warn(text, UnansweredEffect, stacklevel=5)
         lines = self.effect.unanswered()
         if lines and (tool, lines) not in _told:
             _told.add((tool, lines))
@@ -89,15 +107,34 @@ def declare(function: Callable[..., Any], effect: Any) -> Declared:
     named = [name for name, each in whole.parameters.items() if _is_operation(each.annotation)]
     if len(named) > 1:
         raise UsageError(f"only one parameter can be the operation, not {', '.join(named)}")
-    made = Declared(effect, whole, named[0] if named else None)
+    inner = getattr(function, "func", function)  # of a partial
+    origin = f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', type(inner).__name__)}"
+    made = Declared(effect, whole, named[0] if named else None, origin)
     open_ended = any(each.kind is each.VAR_KEYWORD for each in whole.parameters.values())
+    if effect.fingerprint is None and next(iter(whole.parameters), None) == "self":
+        raise UsageError(
+            "a method with effects needs fingerprint=: another instance means another effect ('self.name')"
+        )
     for name in (*(effect.fingerprint or ()), *effect.redact):
         if name.partition(".")[0] not in made.shown.parameters and not open_ended:
             raise UsageError(f"effect: the function has no parameter {name!r}")
     return made
 
 
+def _attribute(instance: object, name: str) -> Any:
+    try:
+        return getattr(instance, name)
+    except AttributeError as problem:
+        raise UsageError(f"fingerprint: {problem}") from problem
+
+
 def _is_operation(annotation: Any) -> bool:
+    """`Operation`, or `Operation | None`, as it is or as text."""
     if isinstance(annotation, str):
-        return annotation.strip("'\" ").rpartition(".")[2] == "Operation"
-    return getattr(annotation, "__module__", "") == "deadstop.operation" and annotation.__name__ == "Operation"
+        words = annotation.removeprefix("typing.").removeprefix("Optional[").rstrip("]").split("|")
+        return any(each.strip("'\" ").rpartition(".")[2] == "Operation" for each in words)
+    union = type(annotation).__name__ in ("UnionType", "_UnionGenericAlias")
+    return any(
+        getattr(each, "__module__", "") == "deadstop.operation" and getattr(each, "__name__", "") == "Operation"
+        for each in (annotation.__args__ if union else (annotation,))
+    )

@@ -8,24 +8,28 @@ or raised something leaves its operation unknown; only the ledger says that it m
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import hashlib
+import os
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .. import clock, deadlines
+from .. import clock, deadlines, deferred
 from ..contract import receipt_to_dict
 from ..errors import (
     Accepted,
     BoundaryUnavailable,
     EffectError,
-    LedgerError,
     LedgerUnavailable,
     NotSent,
     OperationConflict,
     Rejected,
-    SandboxError,
     StaleClaim,
     UsageError,
 )
@@ -33,26 +37,36 @@ from ..ledger.answers import key_conflict, not_sent_now, not_written_down, with_
 from ..ledger.canonical import canonical, digest, fingerprint, selected
 from ..ledger.ledger import Ledger, default
 from ..ledger.records import Claim, Intent, Outcome, Record
-from ..ledger.states import Phase, State
+from ..ledger.states import TERMINAL, Phase, State
 from ..operation import Acting, Operation, acting_now
 from ..results import Status, ToolResult
 from .heartbeat import beating
-from .refusals import NOTHING_STARTED
+from .refusals import NOTHING_STARTED, never_ran
 
 if TYPE_CHECKING:
+    from ..results import Progress
     from .tool import Call
 
-__all__ = ["Effected", "outcome_of", "run_effect", "run_effect_async"]
+T = TypeVar("T")
+
+__all__ = [
+    "Effected", "binding_of", "in_other_hands", "outcome_of", "result_of", "run_effect", "run_effect_async", "task_id"
+]  # fmt: skip
 
 MARGIN_S = 10.0  # what a lease has beyond the last moment at which the call may still run
 POLL_S = (0.005, 0.1)  # how often the one who waits for another run's answer looks
-_BEFORE_ANYTHING_RAN = (UsageError, BoundaryUnavailable, SandboxError)
+THREADS = 16  # of an event loop's calls, for the ledger alone: its other work must not wait for these, nor they for it
+_BEFORE_ANYTHING_RAN = (UsageError, BoundaryUnavailable)  # as long as no word of its progress has come
 
 
 def run_effect(asked: Call, go: Callable[[Call], ToolResult]) -> ToolResult:
     """Run a call whose tool has effects. Raises LedgerUnavailable, and what `go` raises, before anything was sent."""
     effected = Effected(asked)
-    found = effected.open()
+    try:
+        found = effected.checked(effected.open())
+    except BaseException:
+        effected.never_started()
+        raise
     if isinstance(found, ToolResult):
         return found
     try:
@@ -64,25 +78,63 @@ def run_effect(asked: Call, go: Callable[[Call], ToolResult]) -> ToolResult:
     return effected.close(result)
 
 
-async def run_effect_async(asked: Call, go: Callable[[Call], Awaitable[ToolResult]]) -> ToolResult:
-    """The async twin: the ledger is written to in threads."""
-    effected = Effected(asked)
-    loop = asyncio.get_running_loop()
-    opening = loop.run_in_executor(None, effected.open)
+def result_of(asked: Call) -> ToolResult:
+    """Its result, also where running it raises. What the ledger then knows is told to the next such call."""
+    from .function import run_one
+
     try:
-        found = await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        opening.add_done_callback(lambda _: loop.run_in_executor(None, effected.never_started))
-        raise
+        return run_one(asked)
+    except LedgerUnavailable as problem:  # before anything ran
+        return never_ran(asked, Status.REFUSED, "policy", str(problem))
+    except Exception as problem:
+        message = f"its end was not waited for: {problem!r:.200}"
+        return ToolResult(
+            tool=asked.tool.name, status=Status.UNKNOWN, call_id=asked.call_id, effect="unknown", error_message=message
+        )
+
+
+async def run_effect_async(asked: Call, go: Callable[[Call], Awaitable[ToolResult]]) -> ToolResult:
+    """The async twin: the ledger is opened, read and written to in threads."""
+    effected = await _in_thread(Effected, asked)
+    found = await _opened(effected)
     if isinstance(found, ToolResult):
         return found
     try:
         with beating(effected.ledger, effected.claim):
             result = await go(found)
     except BaseException as problem:
-        await asyncio.shield(loop.run_in_executor(None, effected.broken_off, problem))
+        await asyncio.shield(_in_thread(effected.broken_off, problem))
         raise
-    return await asyncio.shield(loop.run_in_executor(None, effected.close, result))
+    return await asyncio.shield(_in_thread(effected.close, result))
+
+
+async def _opened(effected: Effected) -> ToolResult | Call:
+    """As `Effected.open` and `checked`. Who is cancelled meanwhile has sent nothing, and that is written down."""
+    try:
+        pause, longest = POLL_S
+        found = await asyncio.shield(_in_thread(effected.try_to_open))
+        while isinstance(found, Record):
+            await asyncio.sleep(min(pause, max(0.0, effected.until - clock.monotonic())))
+            pause = min(pause * 2, longest)
+            found = await asyncio.shield(_in_thread(effected.look_again, found))
+        return await asyncio.shield(_in_thread(effected.checked, found)) if effected.is_late() else found
+    except asyncio.CancelledError:
+        effected.leave()
+        raise
+
+
+def _in_thread(work: Callable[..., T], *given: Any) -> asyncio.Future[T]:
+    made = asyncio.get_running_loop().run_in_executor(_executor(), contextvars.copy_context().run, work, *given)
+    made.add_done_callback(lambda done: done.cancelled() or done.exception())  # also of one nobody waits for any more
+    return made
+
+
+@cache
+def _executor() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="deadstop-ledger")
+
+
+os.register_at_fork(after_in_child=_executor.cache_clear)
 
 
 class Effected:
@@ -100,6 +152,11 @@ class Effected:
         self.seconds = max(0.001, end - clock.monotonic())
         self.intent = self._intent()
         self.claim: Claim | None = None
+        self.until = clock.monotonic() + self.seconds  # for how long another run's answer is waited for
+        self._began = 0.0  # CLOCK_BOOTTIME before the claim was made
+        self._progress = False  # something has come from it: it has begun
+        self._left = False  # its caller was cancelled before it could start
+        self._guard = threading.Lock()
 
     def _intent(self) -> Intent:
         effect, asked = self.declared.effect, self.asked
@@ -108,7 +165,7 @@ class Effected:
         fields = selected(told if effect.fingerprint is None else arguments, effect.fingerprint)
         print_of = fingerprint(self.tool, fields)
         acting: Acting = asked.acting or acting_now()
-        correlation = acting.correlation or _task_id()
+        correlation = acting.correlation or task_id()
         binding, holds = binding_of(asked.key, correlation, print_of)
         return Intent(
             scope=f"{effect.scope}/{self.tool}", binding=binding, fingerprint=print_of, tool=self.tool,
@@ -120,34 +177,74 @@ class Effected:
 
     def open(self) -> ToolResult | Call:
         """The call with its operation, to be run now; or the result of one that must not be."""
-        until = clock.monotonic() + self.seconds
-        while True:
-            try:
-                # As long as the call itself can live, whatever becomes of this process: nobody else sends it meanwhile.
-                begun = self.ledger.begin(self.intent, self.seconds + MARGIN_S)
-            except OperationConflict as problem:
-                record = self.ledger.get(problem.op_id)
-                return key_conflict(self.tool, self.asked.call_id, record, self._definition(record))
-            if begun.claim is not None:
-                self.claim = begun.claim
-                return self._with_operation(begun.claim)
-            record = self._settled(begun.record, until)
-            if record.state is not State.PREPARED:
-                return self._found(record)
+        found = self.try_to_open()
+        while isinstance(found, Record):
+            record = in_other_hands(self.ledger, found, self.until)
+            found = self._found(record) if record.state is not State.PREPARED else self.try_to_open()
+        return found
 
-    def _settled(self, record: Record, until: float) -> Record:
-        """The operation when the one who is sending it has his answer, which is ours too; or when our time is over."""
-        pause, longest = POLL_S
-        while record.state is State.DISPATCHING and clock.monotonic() < until:
-            time.sleep(min(pause, max(0.0, until - clock.monotonic())))
-            pause = min(pause * 2, longest)
-            self.ledger.sweep_one(record.op_id)
-            record = self.ledger.get(record.op_id)
-        return record
+    def try_to_open(self) -> ToolResult | Call | Record:
+        """As `open`; the operation where another run is sending it."""
+        self._began = clock.boottime()
+        try:
+            # As long as the call itself can live, whatever becomes of this process: nobody else sends it meanwhile.
+            begun = self.ledger.begin(self.intent, self.seconds + MARGIN_S)
+        except OperationConflict as problem:
+            record = self.ledger.get(problem.op_id)
+            return key_conflict(self.tool, self.asked.call_id, record, self._definition(record))
+        if begun.claim is None:
+            return begun.record if begun.record.state is State.DISPATCHING else self._found(begun.record)
+        with self._guard:
+            self.claim, left = begun.claim, self._left
+        if left:
+            self.never_started()
+        return self._with_operation(begun.claim)
+
+    def look_again(self, record: Record) -> ToolResult | Call | Record:
+        """What has become of an operation that another run is sending."""
+        self.ledger.sweep_one(record.op_id)
+        record = self.ledger.get(record.op_id)
+        if record.state is State.PREPARED:
+            return self.try_to_open()
+        if record.state is State.DISPATCHING and clock.monotonic() < self.until:
+            return record
+        return self._found(record)
+
+    def is_late(self) -> bool:
+        """So long after the claim that it may have been lost: this process, or the machine, was stopped meanwhile."""
+        return clock.boottime() - self._began > MARGIN_S / 2
+
+    def checked(self, found: ToolResult | Call) -> ToolResult | Call:
+        """The call if it may still be sent; nothing may be under a claim that is lost."""
+        if isinstance(found, ToolResult) or self.claim is None or not self.is_late():
+            return found
+        try:
+            self.claim = self.ledger.heartbeat(self.claim, self.claim.lease_s)
+        except StaleClaim:
+            self.claim = None
+            return self._found(self.ledger.get(self.operation_id))
+        return found
+
+    def leave(self) -> None:
+        """Its caller goes away before it could start."""
+        with self._guard:
+            self._left, claimed = True, self.claim is not None
+        if claimed:
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending
+                _executor().submit(self.never_started)
 
     def _with_operation(self, claim: Claim) -> Call:
+        self.operation_id = claim.op_id
         operation = replace(Operation.of(claim.record), deadline=time.time() + self.seconds)
-        return self.asked.with_arguments(*self.declared.given(self.asked.args, self.asked.kwargs, operation))
+        call = self.asked.with_arguments(*self.declared.given(self.asked.args, self.asked.kwargs, operation))
+        if (tell := call.on_progress) is not None:
+
+            def noted(progress: Progress) -> None:
+                self._progress = True
+                tell(progress)
+
+            call.on_progress = noted
+        return call
 
     def _found(self, record: Record) -> ToolResult:
         value = self.ledger.value(record.op_id) if record.state is State.SUCCEEDED else (False, None)
@@ -159,20 +256,38 @@ class Effected:
     def close(self, result: ToolResult) -> ToolResult:
         """The result as the ledger has taken it."""
         assert self.claim is not None
+        if result.deferred is not None and result.status is not Status.COMPLETED:
+            return self._goes_on(result, result.deferred)
         outcome = outcome_of(result)
+        problem: Exception | None = None
+        record = replace(self.claim.record, state=State.UNKNOWN, owner=None, lease_ms=None)
+        definition = self.definition
         try:
-            record = self.ledger.finish(self.claim, outcome)
-        except StaleClaim as problem:
-            record = self.ledger.get(self.claim.op_id)
-            return not_written_down(result, record, self.definition, problem)
-        except LedgerError as problem:
-            record = replace(self.claim.record, state=State.UNKNOWN, owner=None, lease_ms=None)
-            return not_written_down(result, record, self.definition, problem)
-        return with_operation(result, record, self.definition, outcome)
+            try:
+                record = self.ledger.finish(self.claim, outcome)
+            except StaleClaim as late:
+                problem, record = late, self.ledger.get(self.claim.op_id)
+            if record.state not in TERMINAL:
+                definition = self._definition(record)
+        except Exception as unwritten:  # whatever it is: the effect may be there, and its caller has to be told so
+            problem = problem or unwritten
+        if problem is not None and not (isinstance(problem, StaleClaim) and record.state is State.SUCCEEDED):
+            return not_written_down(result, record, definition, problem)
+        return with_operation(result, record, definition, outcome)
+
+    def _goes_on(self, result: ToolResult, handle: str) -> ToolResult:
+        """Detached: it may send as long as its hard limit lets it. Until then its lease stands, so nobody else does."""
+        assert self.claim is not None
+        deferred.on_resolved(handle, self._came_later)
+        return with_operation(result, self.claim.record, self.definition, None)
+
+    def _came_later(self, value: Any) -> None:
+        if isinstance(value, ToolResult):
+            self._tell(outcome_of(value))
 
     def broken_off(self, problem: BaseException) -> None:
         """No result came: the caller was interrupted, or nothing could be started."""
-        if isinstance(problem, _BEFORE_ANYTHING_RAN):
+        if isinstance(problem, _BEFORE_ANYTHING_RAN) and not self._progress:
             self.never_started()
         else:
             self._tell(Outcome(State.UNKNOWN, certain=False, observation=f"broken off: {type(problem).__name__}"))
@@ -185,8 +300,20 @@ class Effected:
             return
         try:
             self.ledger.finish(self.claim, outcome)
-        except (LedgerUnavailable, StaleClaim):
+        except Exception:
             pass  # its lease runs out, and then it is unknown, which is what it is
+
+
+def in_other_hands(ledger: Ledger, record: Record, until: float) -> Record:
+    """The operation when the one who is sending it has his answer, which is ours too; or at `until` (CLOCK_MONOTONIC),
+    when our own time is over."""
+    pause, longest = POLL_S
+    while record.state is State.DISPATCHING and (left := until - clock.monotonic()) > 0:
+        time.sleep(min(pause, left))
+        pause = min(pause * 2, longest)
+        ledger.sweep_one(record.op_id)
+        record = ledger.get(record.op_id)
+    return record
 
 
 def binding_of(key: str | None, correlation: str | None, print_of: str) -> tuple[str, str]:
@@ -203,6 +330,10 @@ def binding_of(key: str | None, correlation: str | None, print_of: str) -> tuple
 def outcome_of(result: ToolResult) -> Outcome:
     """What the end of a call says about its effect. What says nothing is UNKNOWN."""
     receipt = None if result.receipt is None else receipt_to_dict(result.receipt)
+    if result.status is Status.COMPLETED and result.deferred is not None:
+        return Outcome(
+            State.UNKNOWN, phase=Phase.AWAIT_RESPONSE, observation=f"begun; its end comes as {result.deferred}"
+        )
     if result.status is Status.COMPLETED:
         return Outcome(State.SUCCEEDED, phase=Phase.READ_RESPONSE, value=result.value, has_value=True)
     if result.status is Status.REFUSED or result.environment == NOTHING_STARTED:
@@ -239,6 +370,7 @@ def _target(effect: Any, arguments: dict[str, Any]) -> str | None:
         return f"{effect.target} ({type(problem).__name__})"
 
 
-def _task_id() -> str | None:
+def task_id() -> str | None:
+    """Of the innermost task around the caller that has one."""
     tasks = deadlines.entered.get()
     return tasks[-1].task_id if tasks else None

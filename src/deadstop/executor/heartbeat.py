@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .. import clock
-from ..errors import LedgerError, StaleClaim
+from ..errors import StaleClaim
 from ..ledger.ledger import Ledger
 from ..ledger.records import Claim
 
@@ -57,7 +57,7 @@ class _Heart:
             longer = ledger.heartbeat(claim, claim.lease_s)
         except StaleClaim:
             self.let_go(number)  # somebody else has settled it; the end of the call will be told so
-        except LedgerError:
+        except Exception:  # this thread has to go on for all others
             pass  # tried again; without it the lease runs out, and that is the truth
         else:
             with self._guard:

@@ -60,3 +60,13 @@ def _has(given: Any, name: str) -> bool:
         return getattr(given, name, None) is not None
     except Exception:
         return True  # it fails to answer: `is_set` says so
+
+
+class AnyOf:
+    """A token that is set when one of these is, for the reason of that one."""
+
+    def __init__(self, *tokens: Token) -> None:
+        self._tokens = tokens
+
+    def is_set(self) -> bool:
+        return any(each.is_set() for each in self._tokens)

@@ -206,6 +206,9 @@ class BoundTool(Generic[Q, R]):
         return self.tool(self.__self__, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__signature__" and self.tool.declared is not None:
+            shown = self.tool.declared.shown
+            return shown.replace(parameters=list(shown.parameters.values())[1:])
         if name == "__wrapped__":  # so that inspect.signature leaves `self` out
             return types.MethodType(self.tool.function, self.__self__)
         if name.startswith("__") and name not in ("__name__", "__qualname__", "__module__", "__doc__"):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KINDS", "LEDGER", "RECONCILER", "Beat", "Pending", "acknowledge", "answered", "beat", "beats", "counts",
-    "delivered", "get", "list_alerts", "open_operations", "over", "overdue", "past", "pending", "raise_alert", "silent",
+    "delivered", "get", "list_alerts", "open_operations", "over", "overdue", "past", "pending", "raise_alert",
     "take", "unended",
 ]  # fmt: skip
 
@@ -142,11 +142,6 @@ def beat(tx: Tx, name: str, owner: str, every_ms: int) -> None:
 
 def beats(tx: Tx) -> list[Beat]:
     return [Beat(*row) for row in tx.all("beats")]
-
-
-def silent(tx: Tx) -> list[Beat]:
-    """Those that have missed three beats."""
-    return [each for each in beats(tx) if each.late(tx.now)]
 
 
 def unended(tx: Tx, grace_ms: int, limit: int = 100) -> list[tuple[str, str]]:

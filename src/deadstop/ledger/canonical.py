@@ -15,7 +15,7 @@ try:
 except ImportError:
     raise MissingExtra("the ledger", "ledger") from None
 
-__all__ = ["canonical", "digest", "fingerprint", "leaf_hash", "selected"]
+__all__ = ["canonical", "digest", "fingerprint", "is_small", "leaf_hash", "selected"]
 
 _MOST_INT, _DEPTH = (1 << 53) - 1, 20
 _encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode
@@ -79,3 +79,23 @@ def _reach(arguments: Mapping[str, Any], name: str) -> Any:
 def fingerprint(tool: str, fields: Mapping[str, Any]) -> str:
     """The same for the same tool and the same values of the declared fields, whatever the order they were given in."""
     return hashlib.sha256(_DOMAIN + tool.encode() + b"\0" + canonical(fields)).hexdigest()
+
+
+def is_small(value: Any, most: int) -> bool:
+    """False for what would be larger than that as JSON: found out without making it."""
+    waiting, size = [value], 0
+    while waiting and size <= most:
+        each = waiting.pop()
+        size += 1
+        if isinstance(each, str):
+            size += len(each)
+        elif isinstance(each, Mapping):
+            size += len(each)
+            if size <= most:
+                waiting += each.keys()
+                waiting += each.values()
+        elif isinstance(each, list | tuple):
+            size += len(each)
+            if size <= most:
+                waiting += each
+    return size <= most

@@ -68,7 +68,9 @@ class Effect:
             names = getattr(self, name)
             if isinstance(names, str) or not all(isinstance(each, str) for each in names or ()):
                 raise UsageError(f"{name}: give a list of argument names, not {names!r:.60}")
-        if both := set(self.fingerprint or ()) & set(self.redact):
+        if dotted := [name for name in self.redact if "." in name]:
+            raise UsageError(f"redact: {dotted[0]!r} is no argument; whole arguments are left out, not parts of them")
+        if both := {name.partition(".")[0] for name in self.fingerprint or ()} & set(self.redact):
             raise UsageError(f"redact: the digest of {sorted(both)[0]!r} would be in the fingerprint, to be guessed at")
         if self.retry == Retry.SAME_KEY_SAFE and self.key_ttl is None:
             raise UsageError("retry='same_key_safe' needs key_ttl: how long the provider keeps a key, in seconds")

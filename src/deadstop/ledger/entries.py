@@ -13,7 +13,19 @@ from .records import Evidence, Record
 from .states import LEASED, State, Verdict, check_transition
 from .store import Tx
 
-__all__ = ["add", "change", "clean", "entry_of", "locked", "locked_to_end", "note", "read", "record_of", "write_head"]
+__all__ = [
+    "add",
+    "as_text",
+    "change",
+    "clean",
+    "entry_of",
+    "locked",
+    "locked_to_end",
+    "note",
+    "read",
+    "record_of",
+    "write_head",
+]
 
 _MOST_TEXT = 2000
 
@@ -54,6 +66,16 @@ def clean(text: str | None) -> str | None:
     if len(text) > _MOST_TEXT:
         text = f"{text[:_MOST_TEXT]}[{len(text) - _MOST_TEXT} more]"
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def as_text(value: Any) -> str | None:
+    """`value` as text that can be written; None stays."""
+    if value is None:
+        return None
+    try:
+        return clean(str(value))
+    except Exception as problem:  # of a __str__ of anybody's
+        return f"<{type(value).__name__}, whose text cannot be had: {type(problem).__name__}>"
 
 
 def entry_of(tx: Tx, record: Record, kind: str, more: Mapping[str, Any] | None = None) -> Evidence:

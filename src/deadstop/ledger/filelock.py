@@ -16,12 +16,17 @@ from ..errors import LedgerUnavailable
 __all__ = ["FileLock"]
 
 _open: weakref.WeakSet[FileLock] = weakref.WeakSet()
+_waiting: set[int] = set()  # of threads that wait
 
 
 def _close_all() -> None:
     """A forked child has its parent's locks as long as it has these open, and would keep them when the parent dies."""
     for lock in list(_open):
         lock.close()
+    for fd in list(_waiting):
+        _waiting.discard(fd)
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
 
 os.register_at_fork(after_in_child=_close_all)
@@ -48,21 +53,23 @@ class FileLock:
         if not self._mine.acquire(timeout=seconds):
             raise self._late(seconds)
         try:
-            if not self._try():
-                self._wait(until - clock.monotonic(), seconds)
             try:
+                self._take(until, seconds)
                 yield
             finally:
-                fcntl.flock(self._main, fcntl.LOCK_UN)
+                fcntl.flock(self._main, fcntl.LOCK_UN)  # also where an interrupt came between
         finally:
             self._mine.release()
+
+    def _take(self, until: float, seconds: float) -> None:
+        while not (self._try() or self._wait(until - clock.monotonic(), seconds)) or not self._is_there():
+            if clock.monotonic() > until:
+                raise self._late(seconds)
+            self._reopen()  # somebody removed the file: others lock another one
 
     def _try(self) -> bool:
         try:
             fcntl.flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        try:
             fcntl.flock(self._main, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
@@ -70,13 +77,38 @@ class FileLock:
             fcntl.flock(self._gate, fcntl.LOCK_UN)
         return True
 
-    def _wait(self, left: float, seconds: float) -> None:
+    def _wait(self, left: float, seconds: float) -> bool:
         """A thread of its own waits in the kernel: flock has no time limit, and a signal is not ours to use."""
         waiter = _Waiter(self.path)
-        if not waiter.done.wait(left) and waiter.give_up():
-            raise self._late(seconds)
-        os.dup2(waiter.main, self._main, inheritable=False)  # the lock belongs to what was opened, not to the number
-        os.close(waiter.main)
+        try:
+            if not waiter.done.wait(left) and waiter.give_up():
+                raise self._late(seconds)
+            if waiter.problem is not None:
+                raise waiter.problem
+            os.dup2(
+                waiter.main, self._main, inheritable=False
+            )  # the lock belongs to what was opened, not to the number
+        except BaseException:
+            if not waiter.give_up():
+                waiter.let_go(waiter.main)  # it has come, and nobody wants it any more
+            raise
+        _close(waiter.main)
+        return True
+
+    def _is_there(self) -> bool:
+        try:
+            there = os.stat(self.path)
+        except FileNotFoundError:
+            return False
+        own = os.fstat(self._main)
+        return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+
+    def _reopen(self) -> None:
+        fcntl.flock(self._main, fcntl.LOCK_UN)
+        for path, old in ((f"{self.path}.gate", self._gate), (self.path, self._main)):
+            new = _opened(path)
+            os.dup2(new, old, inheritable=False)
+            _close(new)
 
     def _late(self, seconds: float) -> LedgerUnavailable:
         return LedgerUnavailable(
@@ -95,25 +127,53 @@ class _Waiter:
         self.path = path
         self.done = threading.Event()
         self.main = -1
+        self.problem: OSError | None = None
         self._guard = threading.Lock()
         self._unwanted = False
         threading.Thread(target=self._run, name="deadstop-ledger-lock", daemon=True).start()
 
     def _run(self) -> None:
-        gate = os.open(f"{self.path}.gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        main = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        fcntl.flock(main, fcntl.LOCK_EX)
-        os.close(gate)
+        try:
+            self._get()
+        except OSError as problem:  # no more descriptors
+            self.problem = problem
+            self.done.set()
+
+    def _get(self) -> None:
+        gate = _opened(f"{self.path}.gate")
+        try:
+            main = _opened(self.path)
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            fcntl.flock(main, fcntl.LOCK_EX)
+        finally:
+            self.let_go(gate)
         with self._guard:
             if self._unwanted:
-                os.close(main)
+                self.let_go(main)
                 return
             self.main = main
         self.done.set()
+
+    @staticmethod
+    def let_go(fd: int) -> None:
+        """Closing alone would not do: a child that was forked meanwhile has it, too."""
+        if fd >= 0:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            _close(fd)
 
     def give_up(self) -> bool:
         """False if it has come meanwhile after all."""
         with self._guard:
             self._unwanted = self.main < 0
             return self._unwanted
+
+
+def _opened(path: str) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    _waiting.add(fd)
+    return fd
+
+
+def _close(fd: int) -> None:
+    _waiting.discard(fd)
+    os.close(fd)

@@ -15,17 +15,17 @@ from .queries import FunctionQuery, HttpQuery, Query, SqlQuery, SshQuery
 from .records import Outcome, Record
 from .states import TERMINAL, State, Verdict
 
-__all__ = ["Operation", "effect_of", "operation_document", "retry_allowed", "settled_by"]
+__all__ = ["Operation", "effect_of", "operation_document", "retry_allowed", "settled_by", "url_parts"]
 
 
 def effect_of(record: Record) -> str:
     """As a result's `effect`."""
     if record.state is State.SUCCEEDED:
         return "applied"
-    if record.state in (State.FAILED, State.PREPARED):
-        doubt = record.state is State.PREPARED and record.verdict not in (None, Verdict.DEFINITELY_ABSENT)
-        return "unknown" if doubt else "not_applied"
-    return "not_applied" if record.state is State.ABANDONED and not record.attempts else "unknown"
+    if record.state is State.FAILED:
+        return "not_applied"
+    sure = record.state in (State.PREPARED, State.ABANDONED) and record.verdict in (None, Verdict.DEFINITELY_ABSENT)
+    return "not_applied" if sure else "unknown"
 
 
 def retry_allowed(record: Record, definition: Definition) -> bool:
@@ -33,6 +33,19 @@ def retry_allowed(record: Record, definition: Definition) -> bool:
     if record.state is State.UNKNOWN:
         return key_is_kept(record, definition, round(time.time() * 1000))
     return record.state is State.PREPARED
+
+
+def url_parts(url: str) -> tuple[str, str, str]:
+    """(scheme://host, host, the rest), without whoever logs in there; ("", all of it, all of it) for what is no URL.
+
+    A query's URL may have {names} in it, so that it is no whole one yet.
+    """
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return "", url, url
+    end = min((found for found in map(rest.find, "/?#") if found >= 0), default=len(rest))
+    host = rest[:end].rpartition("@")[2]
+    return f"{scheme}://{host}", host, rest[end:]
 
 
 def settled_by(definition: Definition, operation: Operation) -> dict[str, Any] | None:
@@ -50,7 +63,8 @@ def settled_by(definition: Definition, operation: Operation) -> dict[str, Any] |
 
     match query:
         case HttpQuery():
-            return {"method": "GET", "url": fill(query.url)}
+            place, _, rest = url_parts(query.url)
+            return {"method": "GET", "url": fill(place + rest)}
         case SqlQuery():
             return {"sql": query.statement, "parameters": {name: value for name, value in filled.items() if value}}
         case SshQuery():

@@ -190,7 +190,7 @@ class Ledger:
     def sweep_one(self, op_id: str) -> Record | None:
         """As `sweep`, of one; costs only a look as long as its time has not come. The operation, if it was changed."""
         record = self.get(op_id)
-        if record.state in TERMINAL or not (record.owner and owners.is_gone(record.owner)):
+        if record.state in TERMINAL or not (record.owner and owners.is_gone(record.owner, record.updated_ms)):
             times = {State.PREPARED: record.request_ms, State.UNKNOWN: record.recovery_ms}
             due_ms = times.get(record.state, record.lease_ms)
             if due_ms is None or due_ms > self.read(lambda tx: tx.now):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from .. import clock
 from ..errors import DeadstopError, LedgerBroken, LedgerUnavailable
 from . import crash
-from .alerts import LEDGER, raise_alert
+from .alerts import LEDGER, over, raise_alert
 from .anchor import AnchorFile, checkpoints_path, key_path
 from .merkle import Frontier, Tiles
 from .sequence import sequence
@@ -133,13 +133,21 @@ class Notary:
     def _try(self) -> bool:
         try:
             self.checkpoint()
-            self.problem = ""
         except LedgerBroken:
-            pass  # known already: see _break
+            return True  # known already: see _break
         except DeadstopError as problem:
-            self.problem = str(problem)
+            before, self.problem = self.problem, str(problem)
+            if not before:
+                self._tell(lambda tx: raise_alert(tx, "checkpoints_stopped", LEDGER, self.problem))
             return False
+        if self.problem:
+            self._tell(lambda tx: over(tx, "checkpoints_stopped", LEDGER))
+            self.problem = ""
         return True
+
+    def _tell(self, work: Callable[[Tx], bool]) -> None:
+        with contextlib.suppress(DeadstopError):
+            self._store.write(work).result(WRITE_S)
 
     def _place_some(self) -> None:
         try:
@@ -258,8 +266,7 @@ class Notary:
             if self._on_broken is not None:
                 with contextlib.suppress(Exception):
                     self._on_broken(problem)
-            with contextlib.suppress(DeadstopError):
-                self._store.write(lambda tx: raise_alert(tx, "ledger_broken", LEDGER, str(problem))).result(WRITE_S)
+            self._tell(lambda tx: raise_alert(tx, "ledger_broken", LEDGER, self.problem))
 
 
 def stored(tx: Tx, level: int, first: int, end: int) -> Sequence[bytes]:

@@ -16,9 +16,9 @@ from typing import Any
 
 from ..errors import UsageError
 from . import alerts, crash, outbox
-from .canonical import canonical, digest
+from .canonical import canonical, digest, is_small
 from .definition import Definition
-from .entries import add, change, clean, entry_of, locked, locked_to_end, note, write_head
+from .entries import add, as_text, change, clean, entry_of, locked, locked_to_end, note, write_head
 from .records import Begun, Evidence, Intent, Outcome, Record
 from .states import TERMINAL, Retry, State, Verdict
 from .store import Tx
@@ -29,6 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 EVENTS = "events"  # in meta: publish what is settled
+LONGEST_PAUSE_S = 366 * 86400.0
 MOST_VALUE = 64 << 10  # of a result that is kept for whoever asks again
 _HELD = {State.DISPATCHING: "busy", State.RECONCILING: "reconciling", State.UNKNOWN: "unknown",
          State.NEEDS_HUMAN: "needs_human"}  # fmt: skip
@@ -104,8 +105,19 @@ def _generation(tx: Tx, intent: Intent) -> int:
         middle = (last + beyond) // 2
         found = _state_of(tx, intent, middle)
         last, beyond, state = (last, middle, state) if found is None else (middle, beyond, found)
+    if state is None:
+        return 0
     over = state in TERMINAL and (intent.holds == "open" or state is not State.SUCCEEDED)
-    return last + 1 if over or state is None else last
+    return last + 1 if over and not _is_news(tx, intent, key_of(intent.scope, intent.binding, last), state) else last
+
+
+def _is_news(tx: Tx, intent: Intent, key: str, state: State) -> bool:
+    """An end that no caller was told: the last was told that nobody knows. Who asks now is that caller, trying again:
+    he gets this answer, once, before the same request is a new one."""
+    if state not in (State.SUCCEEDED, State.ABANDONED):
+        return False  # what did not happen may be tried again
+    row = tx.one("end_as_told", scope=intent.scope, key=key)
+    return row is not None and row[0] == State.UNKNOWN and row[1] == 0
 
 
 def _state_of(tx: Tx, intent: Intent, generation: int) -> State | None:
@@ -167,6 +179,8 @@ def _found(tx: Tx, intent: Intent, key: str) -> Begun:
     assert row is not None
     record = locked(tx, row[0])
     if record.fingerprint == intent.fingerprint:
+        if intent.holds != "always" and _is_news(tx, intent, key, record.state):
+            record = write_head(tx, note(tx, record, "answer.told", {"asked_by": intent.asked_by}))
         return Begun(record, None, "settled" if record.state in TERMINAL else _HELD.get(record.state, "prepared"))
     told = {
         "fingerprint": intent.fingerprint,
@@ -205,8 +219,7 @@ def _under_the_kept_key(tx: Tx, begun: Begun, owner: str, lease_ms: int) -> Begu
     record = change(tx, begun.record, State.RECONCILING, "reconcile.started", {"owner": owner}, owner=owner,
                     lease_ms=tx.now + lease_ms)  # fmt: skip
     why = "the provider keeps its key: sending it again cannot do it twice"
-    record = change(tx, record, State.PREPARED, "attempt.allowed", {"why": why},
-                    verdict=record.verdict or Verdict.INCONCLUSIVE)  # fmt: skip
+    record = change(tx, record, State.PREPARED, "attempt.allowed", {"why": why}, verdict=doubtful(record))
     return replace(begun, record=record, why="prepared")
 
 
@@ -221,6 +234,12 @@ def key_is_kept(record: Record, definition: Definition, now: int) -> bool:
 def in_doubt(record: Record) -> bool:
     """An earlier attempt may have had its effect: what this one says of itself says nothing of that."""
     return record.attempts > 1 and record.verdict not in (None, Verdict.DEFINITELY_ABSENT)
+
+
+def doubtful(record: Record) -> Verdict:
+    """The verdict that goes with sending it again in doubt. That an attempt before the last one was shown to be absent
+    says nothing of the last one."""
+    return Verdict.INCONCLUSIVE if record.verdict in (None, Verdict.DEFINITELY_ABSENT) else record.verdict
 
 
 def claim(tx: Tx, op_id: str, owner: str, lease_ms: int) -> Record:
@@ -263,6 +282,7 @@ def finish(tx: Tx, op_id: str, fence: int, outcome: Outcome) -> tuple[Record, bo
     A late answer changes nothing: it is written down, and whoever asks the authority will see for himself.
     """
     record, heard = locked_to_end(tx, op_id)
+    outcome = _writable(outcome)
     if record.state is not State.DISPATCHING or record.fence != fence:
         late = {"fence_of_attempt": fence, "outcome": outcome.to.value, "observation": outcome.observation,
                 "reference": outcome.reference}  # fmt: skip
@@ -281,8 +301,9 @@ def finish(tx: Tx, op_id: str, fence: int, outcome: Outcome) -> tuple[Record, bo
     if definition is not None and to is State.PREPARED:
         changes |= waiting_again(tx, record, definition)
     if definition is not None and to is State.UNKNOWN:
-        changes |= {"recovery_ms": tx.now + round(definition.recovery_s * 1000), "queries": 0,
-                    "next_ms": tx.now + round((outcome.retry_after_s or 0) * 1000)}  # fmt: skip
+        recovery_ms = tx.now + round(definition.recovery_s * 1000)
+        changes |= {"recovery_ms": recovery_ms, "queries": 0, "last_sent_ms": tx.now,  # it may have left until now
+                    "next_ms": min(recovery_ms, tx.now + pause_ms(outcome.retry_after_s, 0))}  # fmt: skip
     record = change(tx, record, to, "settled" if to in TERMINAL else "attempt.ended", told, **changes)
     for message in outcome.events if to is State.SUCCEEDED else ():
         outbox.publish(tx, message)
@@ -291,6 +312,21 @@ def finish(tx: Tx, op_id: str, fence: int, outcome: Outcome) -> tuple[Record, bo
     if definition is None or outcome.followed:
         return record, True
     return ask_a_person_if_nobody_else_can(tx, record, definition), True
+
+
+def pause_ms(seconds: float | None, otherwise: int) -> int:
+    """What somebody else asked for, who may have asked for anything."""
+    if not isinstance(seconds, int | float) or not 0 <= seconds < LONGEST_PAUSE_S:
+        return otherwise
+    return round(seconds * 1000)
+
+
+def _writable(outcome: Outcome) -> Outcome:
+    """What tools raise holds anything, and an end that could not be written down would be lost."""
+    return replace(
+        outcome, phase=as_text(outcome.phase), observation=as_text(outcome.observation) or "",
+        reference=as_text(outcome.reference), certain=bool(outcome.certain),
+    )  # fmt: skip
 
 
 def end_attempt(tx: Tx, record: Record, to: State, outcome: Outcome) -> None:
@@ -339,6 +375,8 @@ def _told(record: Record, outcome: Outcome) -> dict[str, Any]:
 
 def seal_result(tx: Tx, record: Record, value: Any) -> str | None:
     """None for what is too large or no JSON: the operation counts, its value is only its caller's."""
+    if not is_small(value, MOST_VALUE):  # others wait for this transaction
+        return None
     try:
         small = len(canonical({"value": value})) <= MOST_VALUE
     except UsageError:

@@ -124,12 +124,16 @@ def _ordering(group: str, url: str | None) -> str:
 def _place(tx: Tx, ordering: str, url: str | None) -> tuple[int, int]:
     """A position behind all others of the group, and when it is due: never, while another is before it.
 
-    Whoever ends one makes the next one due (`_release`), so the two may not overlook each other: hence the lock.
+    Whoever ends one makes the next one due (`_release`), so the two may not overlook each other: hence the lock. What
+    goes to every receiver is never due: its time only says in which order it is given to them, whatever time it was
+    when a transaction that had to wait for the lock began.
     """
     tx.one("outbox_lock", ordering=ordering)
     row = tx.one("outbox_position", ordering=ordering)
     assert row is not None
-    waits = url is not None and tx.one("outbox_unended", ordering=ordering) is not None
+    if url is None:
+        return int(row[0]), max(tx.now, int(row[1]))
+    waits = tx.one("outbox_unended", ordering=ordering) is not None
     return int(row[0]), NEVER_MS if waits else tx.now
 
 
@@ -252,8 +256,6 @@ def shown(url: str) -> str:
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}"
-
-
 
 
 def retry(tx: Tx, name: str) -> bool:

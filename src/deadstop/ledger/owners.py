@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import os
+import time
 from functools import cache
+
+from .. import clock
 
 __all__ = ["is_gone", "of_this_process"]
 
@@ -19,17 +22,23 @@ def of_this_process() -> str:
     return _of(os.getpid())
 
 
-def is_gone(owner: str) -> bool:
-    """True only if it is certain: the same machine, and booted again since or without that process."""
+def is_gone(owner: str, since_ms: int = 0) -> bool:
+    """True only if it is certain: the same machine, and booted again since or without that process.
+
+    `since_ms`: when it was there for certain. If that was after this machine had started, an owner from another start
+    is not from this machine, whatever it is called: copies of one image have one name.
+    """
     words = owner.rsplit("/", 4)
     if len(words) != 5 or words[0] != _host():
         return False
     _, boot, namespace, pid, started = words
     if boot != _boot():
-        return bool(boot and _boot())
+        started_ms = (time.time() - clock.boottime()) * 1000
+        return bool(boot and _boot()) and since_ms < started_ms
     if namespace != _namespace() or not pid.isdigit():
         return False
-    return _started(int(pid)) != started
+    there = _started(int(pid))
+    return there != started and (there is not None or not _hidden(int(pid)))
 
 
 @cache
@@ -57,6 +66,17 @@ def _namespace() -> str:
         return os.readlink("/proc/self/ns/pid").strip("pid:[]")
     except OSError:
         return ""
+
+
+def _hidden(pid: int) -> bool:
+    """Whether another user's process, which is there, is kept out of sight (/proc with hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False  # a zombie, or one of ours
 
 
 def _started(pid: int) -> str | None:

@@ -160,9 +160,6 @@ class PostgresStore:
         finally:
             self._room.release()
 
-    def tidy(self) -> None:
-        """Its server does that by itself."""
-
     def close(self) -> None:
         """Waits, within a bound, for what is under way."""
         if self._closed:

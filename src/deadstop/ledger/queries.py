@@ -3,7 +3,12 @@
 
 In their texts `{key}`, `{op_id}`, `{correlation}`, `{reference}`, `{target}` and `{fingerprint}` stand for what the
 operation has. They are filled in as data (percent-encoded in a URL, a parameter in SQL, a word in a command),
-never as code. What carries them out is in `effects/`.
+never as code. A name that there is not, or one that the operation has nothing for (no `{reference}` yet), makes the
+finding inconclusive: nothing is asked. What carries them out is in `effects/`.
+
+A finding that settles nothing is asked for again after 0.5 s, doubling to 30 s, or when the authority says Retry-After,
+which is taken as at least 0.5 s and at most a day; by itself never after the recovery deadline. Absence is what was
+shown; whether it counts is the definition's to say (`consistent`, `settle`), else it is inconclusive.
 """
 
 from __future__ import annotations
@@ -29,10 +34,15 @@ __all__ = [
 @dataclass(frozen=True, kw_only=True)
 class HttpQuery:
     """GET `url`. 2xx means it is there: `state` is the path of a field (`"state"`, `"data.status"`) whose value decides
-    (`applied`, `failed` and `pending` list values; any other is inconclusive), None if being there is enough.
+    (`applied`, `failed` and `pending` list values, letter case aside; any other is inconclusive), None if being there
+    is enough: then 202 is in_progress, and any other 2xx applied.
 
-    Statuses in `absent` mean that it is not there. `headers` values may be `env:NAME`: read where the query is made.
-    `reference` is the path of the authority's own name for it.
+    A list of one is what it holds, an empty list is absent, several contradict; a number in a path reaches into a list.
+    Statuses in `absent` mean that it is not there. 502, 503, 504 and no answer are unreachable, other statuses are
+    inconclusive, also a redirect to another host, and a body of more than 1 MiB where a field of it decides.
+
+    `headers` values may be `env:NAME`: read where the query is made, and never written down. `reference` is the path
+    of the authority's own name for it; `url` names its host as it stands, without `{...}`.
     """
 
     url: str
@@ -48,9 +58,12 @@ class HttpQuery:
 @dataclass(frozen=True, kw_only=True)
 class SqlQuery:
     """SELECT on the authority's own database. No row means absent; the first column of the row decides as for HttpQuery
-    (`applied=None`: a row is enough); a second column, if there is one, is the reference. Two rows contradict.
+    (`applied=None`: a row is enough, unless its word is one of `failed` or `pending`); a second column, if there is
+    one, is the reference. Two rows contradict.
 
-    `database` is `env:NAME`, a postgresql:// URL without a password, or the path of an SQLite file. Read only.
+    `database` is `env:NAME`, a postgresql:// URL without a password, or the path of an SQLite file. Read only. No
+    answer in time, a file that is not there and a database that cannot be reached are unreachable; a statement that it
+    refuses, or that names nothing of the operation, is inconclusive.
     """
 
     database: str
@@ -63,7 +76,12 @@ class SqlQuery:
 @dataclass(frozen=True, kw_only=True)
 class SshQuery:
     """Ask deadstop's remote helper on `host` for the operation's markers. Absence counts where the helper says that
-    its folder is the installed one, on a disk that outlives a restart."""
+    its folder is the installed one, on a disk that outlives a restart.
+
+    A command that runs is in_progress; one that ended with 0 is applied, one that could not be started is failed; any
+    other end is inconclusive, unless it was declared to have done nothing then (`SshEffects(nonzero="failed")`). Asking
+    leaves the fence there as a seal: an attempt that was on its way can no longer start.
+    """
 
     host: str  # user@host or an alias of ssh_config
     helper: str = "deadstop-remote"
@@ -72,7 +90,11 @@ class SshQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionQuery:
-    """A Python function `f(op: Operation) -> Finding`, by its name, run in a killable worker."""
+    """A Python function `f(op: Operation) -> Finding`, by its name, run in a killable worker.
+
+    A Verdict, or its word, will do as well. One that is killed at its limit, cannot be imported where it is asked, or
+    raises OSError (ConnectionError, TimeoutError) is unreachable; any other exception or value is inconclusive.
+    """
 
     name: str  # "package.module:function"
 

@@ -20,7 +20,6 @@ __all__ = [
     "Message",
     "Outcome",
     "Record",
-    "Resolution",
 ]
 
 
@@ -166,17 +165,6 @@ class Attempt:
     certain: bool | None = None
     observation: str | None = None
     receipt: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Resolution:
-    """What a person decided. Who decided is kept apart from what was executed."""
-
-    op_id: str
-    decision: State
-    operator: str
-    reason: str
-    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,16 @@ from ..errors import IllegalTransition, StaleClaim
 from . import alerts, crash, owners
 from .canonical import digest
 from .definition import Definition
-from .entries import change, clean, locked, note, write_head
+from .entries import as_text, change, clean, locked, note, write_head
 from .operations import (
     announce,
     ask_a_person_if_nobody_else_can,
     definition_of,
+    doubtful,
     end_attempt,
     may_send_again,
     need_a_person,
+    pause_ms,
     seal_result,
     waiting_again,
 )
@@ -31,6 +33,7 @@ from .store import Tx
 __all__ = ["due", "resolve", "settle", "sweep", "sweep_one", "take"]
 
 BACK_OFF_MS, LONGEST_MS = 500, 30_000
+DYING_MS = 250  # a process that is gone may have had a worker, which takes a moment to end and may send meanwhile
 DECISIONS = frozenset({State.SUCCEEDED, State.FAILED, State.ABANDONED, State.PREPARED})
 
 
@@ -40,7 +43,9 @@ DECISIONS = frozenset({State.SUCCEEDED, State.FAILED, State.ABANDONED, State.PRE
 def sweep(tx: Tx, limit: int = 100) -> list[Record]:
     """Do what deadlines ask for; the operations that were changed."""
     overdue = [row[0] for row in tx.all("overdue", now=tx.now, limit=limit)]
-    gone = [op_id for op_id, owner in tx.all("leased") if owners.is_gone(owner)]
+    leased = tx.all("leased")
+    dead = {owner for owner in {owner for _, owner in leased} if owners.is_gone(owner)}
+    gone = [op_id for op_id, owner in leased if owner in dead][:limit]  # others wait for this transaction
     swept = [_sweep_what_can_be(tx, op_id) for op_id in dict.fromkeys((*overdue, *gone))]
     return [record for record in swept if record is not None]
 
@@ -59,9 +64,11 @@ def sweep_one(tx: Tx, op_id: str) -> Record | None:
     if record.state in LEASED:
         assert record.owner is not None
         assert record.lease_ms is not None
-        if owners.is_gone(record.owner):
-            return _lease_over(tx, record, "the process that held it is gone")
-        return _lease_over(tx, record, "its lease ran out") if record.lease_ms <= tx.now else None
+        if record.lease_ms <= tx.now:
+            return _lease_over(tx, record, "its lease ran out", tx.now)
+        if owners.is_gone(record.owner, record.updated_ms):
+            return _lease_over(tx, record, "the process that held it is gone", tx.now + DYING_MS)
+        return None
     if record.state is State.PREPARED and record.request_ms <= tx.now:
         return announce(tx, change(tx, record, State.ABANDONED, "deadline.passed", {"why": "it was not sent in time"}))
     if record.state is State.UNKNOWN and record.recovery_ms <= tx.now:
@@ -71,14 +78,15 @@ def sweep_one(tx: Tx, op_id: str) -> Record | None:
     return None
 
 
-def _lease_over(tx: Tx, record: Record, why: str) -> Record:
+def _lease_over(tx: Tx, record: Record, why: str, sent_ms: int) -> Record:
+    """`sent_ms`: until when it may have been sent."""
     told: dict[str, Any] = {"why": why, "owner": record.owner}
     if record.state is State.RECONCILING:
         return change(tx, record, State.UNKNOWN, "lease.expired", told, next_ms=tx.now)
     definition = definition_of(tx, record.tool, record.definition)
     end_attempt(tx, record, State.UNKNOWN, Outcome(State.UNKNOWN, certain=False, observation=why))
     told["attempt"] = record.attempts
-    record = change(tx, record, State.UNKNOWN, "lease.expired", told, next_ms=tx.now, queries=0,
+    record = change(tx, record, State.UNKNOWN, "lease.expired", told, next_ms=tx.now, queries=0, last_sent_ms=sent_ms,
                     recovery_ms=tx.now + round(definition.recovery_s * 1000))  # fmt: skip
     return ask_a_person_if_nobody_else_can(tx, record, definition)
 
@@ -109,7 +117,7 @@ def take(tx: Tx, op_id: str, owner: str, lease_ms: int, *, force: bool = False) 
 
 def settle(tx: Tx, op_id: str, fence: int, finding: Finding) -> tuple[Record, bool]:
     """Apply what was found; whether the one who asked was still the one to do so. Too late, it is only written down."""
-    record = locked(tx, op_id)
+    record, finding = locked(tx, op_id), _writable(finding)
     told = _told(finding)
     if record.state is not State.RECONCILING or record.fence != fence:
         return write_head(tx, note(tx, record, "fence.refused", {**told, "fence_of_query": fence})), False
@@ -126,6 +134,16 @@ def settle(tx: Tx, op_id: str, fence: int, finding: Finding) -> tuple[Record, bo
     return _applied(tx, record, definition, finding, (verdict, why, wait_ms), changes), True
 
 
+def _writable(finding: Finding) -> Finding:
+    """Users' functions make them of anything."""
+    raw = finding.raw
+    return replace(
+        finding, verdict=Verdict(finding.verdict), source=as_text(finding.source) or "",
+        reference=as_text(finding.reference), detail=as_text(finding.detail) or "",
+        raw=raw if raw is None or isinstance(raw, bytes) else str(raw).encode("utf-8", "replace"),
+    )  # fmt: skip
+
+
 def _told(finding: Finding) -> dict[str, Any]:
     return {
         "verdict": finding.verdict.value, "source": finding.source, "reference": finding.reference,
@@ -136,20 +154,21 @@ def _told(finding: Finding) -> dict[str, Any]:
 def _weighed(tx: Tx, record: Record, definition: Definition, finding: Finding) -> tuple[Verdict, str, int | None]:
     """What a finding counts as, why, and how long to wait before asking again. Absence is only a fact where the
     definition says what makes it one."""
-    wait_ms = None if finding.retry_after_s is None else round(finding.retry_after_s * 1000)
-    if finding.verdict is not Verdict.DEFINITELY_ABSENT or definition.consistent:
+    asked_ms = pause_ms(finding.retry_after_s, -1)
+    wait_ms = None if asked_ms < 0 else asked_ms
+    if finding.verdict is not Verdict.DEFINITELY_ABSENT:
         return finding.verdict, "", wait_ms
-    if definition.settle_s is None:
+    if definition.settle_s is None and not definition.consistent:
         return (
             Verdict.INCONCLUSIVE,
             "not found, which proves nothing: the authority is not declared consistent",
             wait_ms,
         )
-    sent = record.created_ms if record.last_sent_ms is None else record.last_sent_ms
-    left = sent + round(definition.settle_s * 1000) - tx.now
-    if left > 0:
-        return Verdict.INCONCLUSIVE, "not found, but its settle time is not over", left
-    return finding.verdict, "its settle time is over", wait_ms
+    settle_ms = 0 if definition.consistent else round((definition.settle_s or 0) * 1000)
+    counts_ms = (record.created_ms if record.last_sent_ms is None else record.last_sent_ms) + settle_ms
+    if counts_ms > record.updated_ms:  # when the query began: what it shows is not newer than that
+        return Verdict.INCONCLUSIVE, "not found, but too soon after it may have been sent", max(0, counts_ms - tx.now)
+    return finding.verdict, "" if definition.consistent else "its settle time is over", wait_ms
 
 
 def _applied(
@@ -217,7 +236,8 @@ def resolve(
     changes: dict[str, Any] = {"fence": record.fence + 1}
     if decision is State.PREPARED:
         changes |= waiting_again(tx, record, definition_of(tx, record.tool, record.definition))
-        changes["verdict"] = record.verdict or Verdict.INCONCLUSIVE  # that it may be sent again does not show it absent
+    if decision in (State.PREPARED, State.ABANDONED) and record.state is State.NEEDS_HUMAN:
+        changes["verdict"] = doubtful(record)  # to send it again, or to give it up, does not show it absent
     crash.at("resolve.before_commit")
     record = change(tx, record, decision, "human.decision", told, **changes)
     alerts.answered(tx, op_id, operator)

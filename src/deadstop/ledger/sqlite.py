@@ -11,6 +11,7 @@ Group commit: who finds nobody at work does the work, for itself and for all who
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
@@ -36,6 +37,7 @@ T = TypeVar("T")
 OLDEST = (3, 37, 0)  # STRICT tables
 BATCH = 64
 LOCK_S = 30.0
+LOOK_S = 1.0  # how often one who waits for his turn looks whether anybody is at work at all
 FOLD_EVERY = 256  # commits: SQLite's log is then written over from its start. Making a file longer costs a second flush
 MOST_LOG_BYTES = 64 << 20  # it is cut to, when a long reader is gone
 _FAR = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs", "lustre")
@@ -75,6 +77,12 @@ class _Job:
         self.turn = threading.Lock()  # released when it is done, or when its owner is to do the work
         self.turn.acquire()
 
+    def wake(self) -> None:
+        try:
+            self.turn.release()
+        except RuntimeError:
+            pass  # awake already
+
 
 class SqliteStore:
     """See `Store`. `where` is a path or ":memory:", which is as true to its triggers, and gone with the process."""
@@ -89,6 +97,7 @@ class SqliteStore:
         self._jobs: deque[_Job] = deque()
         self._state = threading.Lock()  # over _jobs and _busy
         self._busy = False
+        self._leading = threading.Lock()  # held while somebody commits
         self._closed = False
         self._unfolded = 0  # commits of this process
         self._reading = threading.Lock()
@@ -114,6 +123,7 @@ class SqliteStore:
             self._reader = self._connect() if self.lasting else self._writer
             self._cursor, self._read_cursor = self._writer.cursor(), self._reader.cursor()
             last = self._cursor.execute(self._texts["last_time"]).fetchone()
+            self._file = _identity(self.where) if self.lasting else None
         # Set by the wall clock once; after that no setting of it moves a lease.
         self._zero = max(time.time(), (last[0] if last else 0) / 1000) - clock.boottime()
 
@@ -122,7 +132,7 @@ class SqliteStore:
             os.close(os.open(self.where, os.O_CREAT | os.O_CLOEXEC, 0o600))
         made = sqlite3.connect(self.where, timeout=10, isolation_level=None, check_same_thread=False,
                                cached_statements=256)  # fmt: skip
-        for pragma in ("foreign_keys=ON", "trusted_schema=OFF", "synchronous=FULL", "fullfsync=ON",
+        for pragma in ("foreign_keys=ON", "trusted_schema=OFF", "secure_delete=ON", "synchronous=FULL", "fullfsync=ON",
                        "wal_autocheckpoint=0", "cache_size=-8000", "temp_store=MEMORY",
                        f"journal_size_limit={MOST_LOG_BYTES}"):  # fmt: skip
             made.execute(f"PRAGMA {pragma}")
@@ -155,58 +165,97 @@ class SqliteStore:
             self._jobs.append(job)
             leads = not self._busy
             self._busy = True
-        if not leads:
-            job.turn.acquire()  # bounded by the leader's own bounds: it always passes the turn on
-        if not job.future.done():
-            self._lead()
+        try:
+            while not job.future.done():
+                if leads or job.turn.acquire(timeout=LOOK_S) or not self._leading.locked():
+                    leads = False
+                    self._lead(job)
+        except BaseException:  # this thread is interrupted, not the others
+            self._leave(job)
+            raise
         return job.future
 
-    def _lead(self) -> None:
-        """Do what has come so far, then let the next one do what came meanwhile."""
-        with self._state:
-            jobs = [self._jobs.popleft() for _ in range(min(BATCH, len(self._jobs)))]
-        try:
-            self._commit(jobs)
-        finally:
+    def _lead(self, job: _Job) -> None:
+        """Do what has come so far, then let the next one do what came meanwhile.
+
+        Any number may think that they lead: who was interrupted before he could pass it on must not keep up all others.
+        """
+        with self._leading:
+            if job.future.done():
+                return
             with self._state:
-                following = self._jobs[0] if self._jobs else None
-                self._busy = following is not None
-            if following is not None:
-                following.turn.release()
-            for job in jobs:
-                if not job.future.done():
-                    job.future.set_exception(LedgerUnavailable(self.where, "the transaction was broken off"))
-                if job.turn.locked():
-                    job.turn.release()
+                jobs = [self._jobs.popleft() for _ in range(min(BATCH, len(self._jobs)))]
+                lost = job not in jobs and job not in self._jobs
+            if lost:
+                self._break_off([job])  # whoever took it was interrupted twice
+            try:
+                self._commit(jobs)
+            finally:
+                with self._state:
+                    jobs = [each for each in jobs if each not in self._jobs]
+                    self._hand_over()
+                self._break_off(jobs)
+                for each in jobs:
+                    each.wake()
+
+    def _hand_over(self) -> None:
+        """To whoever has waited longest. Under `_state`."""
+        self._busy = bool(self._jobs)
+        if self._jobs:
+            self._jobs[0].wake()
+
+    def _leave(self, job: _Job) -> None:
+        with self._state:
+            if job in self._jobs:
+                self._jobs.remove(job)
+            if not self._leading.locked():
+                self._hand_over()
+
+    def _break_off(self, jobs: list[_Job]) -> None:
+        for job in jobs:
+            if not job.future.done():
+                problem = LedgerUnavailable(self.where, "the transaction was broken off", uncertain=True)
+                job.future.set_exception(problem)
 
     def _commit(self, jobs: list[_Job]) -> None:
         done: list[tuple[_Job, Any]] = []
+        committed = False
         try:
             with self._held(), self._writing:
-                begun = False
+                self._check_file()
+                self._end(self._writer)
                 try:
                     self._cursor.execute("BEGIN IMMEDIATE")
-                    begun = True
                     self._work(jobs, done)
                     crash.at("commit.before")
                     self._cursor.execute("COMMIT")
-                    begun = False
                 finally:
-                    if begun and self._writer.in_transaction:
-                        self._cursor.execute("ROLLBACK")
+                    committed = bool(done) and not self._writer.in_transaction
+                    self._end(self._writer)
                 self._unfolded += 1
                 if self._unfolded >= FOLD_EVERY:
-                    self._fold()
-        except BaseException as problem:
+                    with contextlib.suppress(sqlite3.Error):  # what was committed stays so; it is tried again
+                        self._fold()
+        except Exception as problem:
             told = problem if isinstance(problem, DeadstopError) else self._unavailable(problem)
             for job in jobs:
                 if not job.future.done():
                     job.future.set_exception(told)
-            if not isinstance(problem, Exception):  # somebody interrupts this thread, not the others
-                raise
             return
+        except BaseException:  # this thread is interrupted, not the others: theirs is done again, or has been done
+            if committed:
+                self._give(done)
+            else:
+                with self._state:
+                    self._jobs.extendleft(job for job in reversed(jobs) if not job.future.done())
+            raise
+        self._give(done)
+
+    @staticmethod
+    def _give(done: list[tuple[_Job, Any]]) -> None:
         for job, result in done:
-            job.future.set_result(result)
+            if not job.future.done():
+                job.future.set_result(result)
 
     def _work(self, jobs: list[_Job], done: list[tuple[_Job, Any]]) -> None:
         cursor, now, entries = self._cursor, self._now(), []
@@ -228,6 +277,19 @@ class SqliteStore:
         if entries:
             sequence(_Tx(cursor, self._texts, now), entries)
 
+    @staticmethod
+    def _end(connection: sqlite3.Connection) -> None:
+        """Of a transaction that failed, or that an interrupt has left open."""
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+    def _check_file(self) -> None:
+        """What is written into a file without a name is lost, and another program would begin a ledger of its own."""
+        if self.lasting and _identity(self.where) != self._file:
+            raise LedgerUnavailable(
+                self.where, "its file was removed or replaced while it was open", "put it back, or start this again"
+            )
+
     def _now(self) -> int:
         return round((self._zero + clock.boottime()) * 1000)
 
@@ -240,21 +302,16 @@ class SqliteStore:
             return self.write(work).result()
         with self._reading:
             try:
-                self._read_cursor.execute("BEGIN")
+                self._end(self._reader)
                 try:
+                    self._read_cursor.execute("BEGIN")
                     return work(_Tx(self._read_cursor, self._texts, self._now()))
                 finally:
-                    self._read_cursor.execute("ROLLBACK")
+                    self._end(self._reader)
             except sqlite3.Error as problem:
                 raise self._unavailable(problem) from problem
 
     # -- upkeep ------------------------------------------------------------------------------------------------------
-
-    def tidy(self) -> None:
-        """Fold SQLite's log back into the file. For a moment at which nobody waits."""
-        if self._unfolded and not self._closed and os.getpid() == self._pid:
-            with self._held(), self._writing:
-                self._fold()
 
     def _fold(self) -> None:
         """Nobody is waited for: what a reader still needs is folded the next time."""
@@ -264,17 +321,18 @@ class SqliteStore:
             self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _held(self) -> Any:
-        return self._lock.held(LOCK_S) if self._lock is not None else _NOTHING
+        return self._lock.held(LOCK_S) if self._lock is not None else contextlib.nullcontext()
 
     def close(self) -> None:
         """The last one to close folds the log back, which is why it, too, is done under the lock."""
+        if os.getpid() != self._pid:  # its locks are as the parent's threads had them
+            self._closed = True
+            _kept.append((self._writer, self._reader))
+            return
         with self._state:
             if self._closed:
                 return
             self._closed = True
-        if os.getpid() != self._pid:
-            _kept.append((self._writer, self._reader))
-            return
         with self._held(), self._writing, self._reading:
             self._reader.close()
             self._writer.close()
@@ -297,13 +355,12 @@ class SqliteStore:
         return LedgerUnavailable(self.where, text or type(problem).__name__, fix, uncertain=not surely_not)
 
 
-class _Nothing:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *exc_info: object) -> None: ...
-
-
-_NOTHING = _Nothing()
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _check_version(where: str) -> None:

@@ -57,9 +57,6 @@ class Store(Protocol):
     def read(self, work: Callable[[Tx], T], /) -> T:
         """Run `work`, which only reads, on one state of the database."""
 
-    def tidy(self) -> None:
-        """Upkeep that a moment of leisure is for; called now and then by a thread that nobody waits for."""
-
     def close(self) -> None:
         """Finish what was given, and let go. Safe to call twice."""
 

@@ -299,7 +299,8 @@ class Operation(Document):
 
 
 class Operations(Document):
-    """`next_before`: there may be more, before this."""
+    """`next_before`: there are more, before this. Those of one millisecond are never parted, so that a page may have a
+    few more than its limit."""
 
     items: list[Operation]
     next_before: int | None

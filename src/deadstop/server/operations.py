@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -29,7 +31,7 @@ __all__ = ["Figures", "Operations"]
 T = TypeVar("T")
 
 ANSWER_S = 10.0  # for what should take milliseconds
-MOST_ASKED = 32  # at once; more than that is refused
+MOST_ASKED = 32  # at once, of what is quick, and of what waits for an authority; more than that is refused
 LOOK_S = 2.0
 AGAIN_S, LONGEST_AGAIN_S = 0.5, 30.0
 STOP_S = 3.0
@@ -68,7 +70,7 @@ class Operations:
         self._sinks = _sinks(settings)
         self._check()
         self._parts: list[_Part] = []
-        self._asked = 0
+        self._asked: Counter[bool] = Counter()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="deadstop-ledger", daemon=True)
 
@@ -131,8 +133,12 @@ class Operations:
         while not self._stop.is_set():
             try:
                 if self.ledger is None:
-                    self.ledger = self._opened()
-                    self._start_parts(self.ledger)
+                    ledger = self._opened()
+                    if self._stop.is_set():  # it took longer than anybody waits for
+                        ledger.close()
+                        return
+                    self.ledger = ledger
+                    self._start_parts(ledger)
                 self._look(self.ledger)
                 self._tell(None)
                 pause = AGAIN_S
@@ -191,13 +197,13 @@ class Operations:
             raise broken if isinstance(broken, DeadstopError) else RuntimeError(str(broken))
 
     def _alarm(self, problem: LedgerBroken) -> None:
-        from ..ledger.alerts import KINDS, LEDGER
+        from ..ledger.alerts import LEDGER
+        from ..ledger.documents import alert_told
+        from ..ledger.records import Alert
 
-        at = clock.now_iso()
-        document = {
-            "kind": "ledger_broken", "op_id": LEDGER, "meaning": KINDS["ledger_broken"], "detail": str(problem),
-            "first_at": at, "last_at": at, "count": 1, "ledger": LEDGER, "operation": None,
-        }  # fmt: skip
+        now = round(time.time() * 1000)
+        alert = Alert("ledger_broken", LEDGER, str(problem), now, now, 1, None, None, None)
+        document = {**alert_told(alert), "ledger": LEDGER, "operation": None}
         for sink in self._sinks:
             try:
                 sink.tell(document)
@@ -219,17 +225,18 @@ class Operations:
         ledger = self.ledger
         if ledger is None:
             raise Problem(503, "ledger_unavailable", self.problem or "the ledger is being opened", retry_after=2)
-        if self._asked >= MOST_ASKED:
+        quick = seconds <= ANSWER_S  # an authority that is dead keeps nobody from looking
+        if self._asked[quick] >= MOST_ASKED:
             raise Problem(503, "ledger_busy", "too many ask the ledger at once", retry_after=1)
-        self._asked += 1
+        self._asked[quick] += 1
         try:
-            return await _in_thread(lambda: work(ledger), seconds, self._answered)
+            return await _in_thread(lambda: work(ledger), seconds, lambda: self._answered(quick))
         except TimeoutError:
             detail = f"the ledger has not answered within {seconds:g} s: what was asked may yet be done"
             raise Problem(503, "ledger_unavailable", detail, retry_after=5) from None
 
-    def _answered(self) -> None:
-        self._asked -= 1
+    def _answered(self, quick: bool) -> None:
+        self._asked[quick] -= 1
 
 
 def _figures(tx: Tx) -> Figures:

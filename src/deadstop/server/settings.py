@@ -23,9 +23,9 @@ class LedgerSettings:
     reconciler asks every `every_s` seconds, at most `parallel` authorities at once.
     """
 
-    place: str
+    place: str = field(repr=False)
     required: bool = False
-    webhooks: tuple[str, ...] = ()
+    webhooks: tuple[str, ...] = field(default=(), repr=False)
     secret: str | None = field(default=None, repr=False)
     alert_webhooks: tuple[str, ...] = field(default=(), repr=False)
     alert_commands: tuple[tuple[str, ...], ...] = ()

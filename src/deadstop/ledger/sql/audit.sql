@@ -57,9 +57,6 @@ SELECT hash FROM node WHERE level = :level AND place >= :first AND place < :end 
 -- name: log_every_node
 SELECT level, place, hash FROM node WHERE place >= 0 ORDER BY level, place
 
--- name: log_seq
-SELECT seq FROM leaf WHERE op_id = :op_id AND n = :n
-
 -- name: log_add_checkpoint
 INSERT INTO checkpoint (size, note, at_ms) VALUES (:size, :note, :at_ms) ON CONFLICT DO NOTHING
 

@@ -72,6 +72,11 @@ SELECT op_id FROM operation WHERE scope = :scope AND key = :key
 -- name: state_of_key
 SELECT state FROM operation WHERE scope = :scope AND key = :key
 
+-- How its last attempt ended, and whether a caller was told more since.
+-- name: end_as_told
+SELECT e.outcome, (SELECT count(*) FROM evidence AS t WHERE t.op_id = o.op_id AND t.kind = 'answer.told')
+FROM operation AS o JOIN attempt_end AS e ON e.op_id = o.op_id AND e.n = o.attempts WHERE o.scope = :scope AND o.key = :key
+
 -- name: op_ids_like
 SELECT op_id FROM operation WHERE op_id >= :low AND op_id < :high ORDER BY op_id LIMIT 2
 

@@ -11,7 +11,7 @@ SELECT pg_advisory_xact_lock(hashtextextended(:ordering, 0))
 SELECT id FROM outbox WHERE state IN ('waiting', 'sending') AND ordering = :ordering ORDER BY position LIMIT 1
 
 -- name: outbox_position
-SELECT coalesce(max(position), 0) + 1 FROM outbox WHERE ordering = :ordering
+SELECT coalesce(max(position), 0) + 1, coalesce(max(next_ms), 0) FROM outbox WHERE ordering = :ordering
 
 -- name: outbox_add
 INSERT INTO outbox (id, dedup, ordering, position, op_id, url, event, state, fence, tries, next_ms, created_ms)

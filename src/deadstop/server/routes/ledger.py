@@ -38,7 +38,7 @@ async def list_operations(call: Call[None, OperationsQuery]) -> Reply:
 
 async def get_operation(call: Call[None, NoQuery]) -> Reply:
     op_id = _op_id(call)
-    return await _reply(call, lambda ledger: _views().operation(ledger, op_id))
+    return await _reply(call, lambda ledger: _views().operation_seen(ledger, op_id))
 
 
 async def reconcile_operation(call: Call[None, NoQuery]) -> Reply:
