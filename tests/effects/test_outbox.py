@@ -331,11 +331,13 @@ def test_the_next_of_a_group_follows_one_that_died(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     ("status", "wish", "least_s"),
     [
-        (429, "120", 119), (503, "30", 29), (503, format_datetime(datetime.now(UTC) + timedelta(minutes=10)), 500),
+        (429, "120", 119), (503, "30", 29), (503, "in ten minutes", 500),
         (500, "120", 0), (302, "", 0), (429, "soon", 0),
     ],
 )  # fmt: skip
 def test_retry_after_is_respected(ledger: Ledger, status: int, wish: str, least_s: float) -> None:
+    if wish == "in ten minutes":  # as a date
+        wish = format_datetime(datetime.now(UTC) + timedelta(minutes=10))
     with receiver((status, {"Retry-After": wish, "Location": "/elsewhere"})) as web:
         publish(ledger, message(1))
         assert Deliverer(ledger, [web.url]).run_once() == 0
