@@ -36,7 +36,12 @@ PROCESS: list[Ground] = [(name, "process") for name in hosts.available()]
 SANDBOX: list[Ground] = [(name, "sandbox") for name in NAMESPACES]
 EVERYWHERE = PROCESS + SANDBOX
 # One of each kind, where who the user is does not decide.
-SPREAD = [ground for ground in EVERYWHERE if ground[0] != "no-userns" and ground != ("user", "process")]
+SPREAD = [
+    ground
+    for ground in EVERYWHERE
+    if ground in {("user", "process"), ("no-userns-no-cgroup", "process"), ("root", "sandbox")}
+    or (ground == ("user", "sandbox") and ("root", "sandbox") not in EVERYWHERE)
+]
 CONTAINED: list[Ground] = [(name, level) for name in NAMESPACES for level in ("process", "sandbox")]
 BARE: list[Ground] = [ground for ground in PROCESS if "no-userns" in ground[0]]
 

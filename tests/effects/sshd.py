@@ -164,7 +164,7 @@ def started(folder: Path) -> Iterator[Sshd]:
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\nStrictModes no\nUsePAM no\n"
         f"AuthorizedKeysFile {folder}/authorized\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
         f"PermitRootLogin prohibit-password\nPrintMotd no\nKexAlgorithms curve25519-sha256\nUseDNS no\nMaxStartups 50\n"
-        f"SetEnv HOME={folder} PATH={folder}/bin:{Path(sys.executable).parent}:{os.environ['PATH']}\n"
+        f'SetEnv "HOME={folder}" "PATH={folder}/bin:{Path(sys.executable).parent}:{os.environ["PATH"]}"\n'
     )
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
     sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
