@@ -80,7 +80,7 @@ def _copy(connection: sqlite3.Connection, first: int, end: int, **changed: str) 
     )
     for table in COPIED:
         row = _real(connection, table)[0]
-        own = {"op_id": "made.op_id", "key": "made.key", "binding": "'filled-' || made.n", **changed}
+        own = {"op_id": "made.op_id", "key": "made.key", **changed}
         values = ", ".join(own.get(name, f":{name}") for name in row)
         connection.execute(f"INSERT INTO {table} ({', '.join(row)}) SELECT {values} FROM made ORDER BY made.n", row)
 
