@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 
 import deadstop
 from deadstop import Call, Effect, OutcomeUnknown, Status, UsageError
+from deadstop.compat.praisonai import wrap_with_timeout
 from deadstop.executor import effects
 from deadstop.executor.declared import UnansweredEffect
 from deadstop.executor.kept import KeptWorker
@@ -250,6 +252,17 @@ def test_the_operation_is_nobody_elses_to_give(ledger) -> None:
     with pytest.raises(UsageError):
         tools.pay_tool.call(5, "ok", "one too many")
     assert ledger.list() == []
+
+
+def test_a_wrapper_does_not_lose_the_effect_and_no_hint_names_the_operation(ledger) -> None:
+    assert "op" not in typing.get_type_hints(tools.pay_tool) and "amount" in typing.get_type_hints(tools.pay_tool)
+    with pytest.raises(UsageError, match="has effects"):
+        deadstop.tool(tools.pay_tool, timeout=3)
+    limited = wrap_with_timeout(tools.pay_tool, 3)
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown):
+            limited(5, "raise")
+    assert len(tools.lines()) == len(ledger.list()) == 1
 
 
 def test_a_declaration_that_does_not_fit_is_refused_when_it_is_made() -> None:

@@ -357,3 +357,29 @@ def test_a_signing_key_that_is_lost_is_told_and_nothing_is_signed_with_another(t
     with Ledger.open(where) as ledger:
         (alert,) = [each for each in ledger.alerts() if each.kind == "checkpoints_stopped"]  # once
         assert "another key" in alert.detail
+
+
+def test_what_is_signed_while_it_is_verified_is_no_end_that_was_cut_off(
+    lasting_ground: stores.Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deadstop.ledger import verify as module
+
+    ledger = lasting_ground.ledger()
+    notary = Notary(ledger)
+    history(ledger, 0, 6)
+    notary.checkpoint()
+    of_table = module._of_table
+
+    def meanwhile(tx: Any, problems: Any) -> Any:
+        found = of_table(tx, problems)
+        history(ledger, 6, 6)
+        notary.checkpoint()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_of_table", meanwhile)
+        report = verify(ledger)
+    assert (report.problems, report.checkpoints) == ((), 2)
+    assert verify(ledger).anchored_size > report.anchored_size > 0
+    notary.close()
+    ledger.close()

@@ -53,6 +53,18 @@ def test_a_broken_one_is_told_place_by_place(copy: Copy, capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().out)["problems"][0]["kind"] == "leaf"
 
 
+def test_the_sum_tells_of_a_reconciler_that_went_silent(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    audit()
+    assert "silent" not in capsys.readouterr().out
+    with copy.edit() as database:
+        database.execute("INSERT INTO beat (name, owner, at_ms, every_ms) VALUES ('reconciler', 'x', 1, 5000)")
+    audit("--json")
+    told = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in told["silent"]] == ["reconciler"]
+    audit()
+    assert ("the reconciler has been silent for" in capsys.readouterr().out) is (told["open"] > 0)
+
+
 def test_what_cannot_be_read_is_125(copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("no database, but long enough to be looked at" * 100)
     missing = str(tmp_path / "missing")

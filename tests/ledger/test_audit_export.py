@@ -194,3 +194,24 @@ def test_what_was_shredded_breaks_no_proof(tmp_path: Path) -> None:
 def _ids(path: Path) -> list[str]:
     with Ledger.open(str(path)) as ledger:
         return [each.op_id for each in ledger.list()]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header, entry: header.update(keys=None),
+        lambda header, entry: header.update(keys=[5]),
+        lambda header, entry: header.update(size=None),
+        lambda header, entry: header.update(size="2"),
+        lambda header, entry: entry.update(body=entry["body"] + "\ud800"),
+    ],
+)
+def test_no_edit_of_an_export_stops_its_verification(lines: list[str], tmp_path: Path, change: Any) -> None:
+    header, entry = json.loads(lines[0]), json.loads(lines[1])
+    change(header, entry)
+    path = written(tmp_path, [json.dumps(header) + "\n", json.dumps(entry) + "\n", *lines[2:]])
+    if isinstance(header["size"], int):
+        assert verify_export(path).problems
+    else:
+        with pytest.raises(UsageError, match="not an exported ledger"):
+            verify_export(path)

@@ -314,6 +314,8 @@ def test_a_ledger_whose_file_is_gone_sends_nothing_more(tmp_path: Path, replaced
         other = Ledger.open(str(place)) if replaced else None
         with pytest.raises(LedgerUnavailable, match="removed or replaced"):
             begun(made, binding="two")
+        with pytest.raises(LedgerUnavailable, match="removed or replaced"):
+            made.counts()  # so that no server calls it well
         if other is not None:
             begun(other, binding="two")
             other.close()

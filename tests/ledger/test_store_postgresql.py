@@ -135,6 +135,41 @@ def test_a_commit_of_which_nobody_can_say_what_became_is_uncertain(
         opened.close()
 
 
+def test_a_name_that_a_recovery_gave_anew_is_not_taken_for_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One backend dies: the server recovers without a new start, and names that left no trace are given anew."""
+    monkeypatch.setattr(postgresql, "FATE_S", 0.2)
+    with pg_server.running() as server:
+        opened = postgresql.PostgresStore(server.url())
+        server.sql("CHECKPOINT")
+        session = opened._take()
+        with pytest.raises(pg_session.Lost):
+            session.transaction(pg_session.BEGIN_WRITE, lambda tx: (put("a")(tx), die(server)))
+        again = until_up(lambda: server.sql("SELECT pg_current_xact_id()::text")[0][0])
+        assert again == session.xid  # else this test shows nothing
+        assert opened._fate(session) == ""
+        opened._give_back(session)
+        assert not has(opened, "a")
+        opened.close()
+
+
+def die(server: pg_server.PgServer) -> None:
+    ours = "SELECT pid FROM pg_stat_activity WHERE application_name = 'deadstop'"
+    for (pid,) in server.sql(ours):
+        os.kill(pid, signal.SIGKILL)
+    until_up(lambda: server.sql("SELECT 1"))
+
+
+def until_up(ask: Any) -> Any:
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return ask()
+        except Exception:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
 def test_a_server_that_has_stopped_answering_is_not_waited_for(
     databases: Databases, monkeypatch: pytest.MonkeyPatch
 ) -> None:

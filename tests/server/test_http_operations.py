@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -95,7 +96,11 @@ def alerted(server_host: Any) -> Path:
 def kept(start_server: Callable[..., Serving], hooks: tuple[Receiver, Receiver], alerted: Path) -> Serving:
     command = f"sh -c 'cat >> {alerted}; echo >> {alerted}'"
     words = ("--webhook", hooks[0].url, "--alert-webhook", hooks[1].url, "--alert-command", command)
-    return start_server(*words, clean=False)
+    started = start_server(*words, clean=False)
+    until = time.monotonic() + 20  # the ledger is opened beside what the server does otherwise
+    while started.ask("GET", "/v1/audit").status == 503 and time.monotonic() < until:
+        time.sleep(0.05)
+    return started
 
 
 @pytest.fixture(scope="module")
@@ -198,6 +203,8 @@ def test_who_asks_over_the_socket_is_the_operator_by_the_kernels_word(kept: Serv
         ("POST", "/v1/operations/op_nobody/resolve", {"decision": "failed"}, 422),
         ("POST", "/v1/operations/op_nobody/resolve", {"decision": "maybe", "reason": "x"}, 422),
         ("POST", "/v1/operations/op_nobody/resolve", {"decision": "failed", "reason": "x\0"}, 422),
+        ("POST", "/v1/operations/op_nobody/resolve", {"decision": "failed", "reason": " \n"}, 422),
+        ("POST", "/v1/operations/op_nobody/resolve", {"decision": "failed", "reason": "two\nlines, a blank "}, 404),
         ("POST", "/v1/operations/op_nobody/resolve", {"decision": "failed", "reason": "x", "state": "y"}, 422),
         ("POST", "/v1/alerts/ack", {"kind": "key_conflict", "op_id": "op_nobody"}, 404),
         ("POST", "/v1/alerts/ack", {"kind": "Key Conflict", "op_id": "op_nobody"}, 422),

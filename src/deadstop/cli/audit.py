@@ -94,6 +94,8 @@ def _sum(arguments: argparse.Namespace) -> int:
             "waiting": [{"operation": each.op_id, "tool": each.tool, "target": each.target} for each in waiting],
             "alerts": [{"kind": each.kind, "operation": each.op_id, "detail": each.detail}
                        for each in alerts.list_alerts(tx)],
+            "silent": [{"name": each.name, "silent_s": (tx.now - each.at_ms) // 1000}
+                       for each in alerts.beats(tx) if each.late(tx.now)],
         }  # fmt: skip
 
     with opened(_place(arguments)) as reader:
@@ -120,6 +122,8 @@ def _sum_lines(found: dict[str, Any]) -> list[str]:
     ):
         lines += [f"attention {found[name]} {text}"] if found[name] else []
     lines += [f"attention {shown(each)} is open without a deadline" for each in found["without_deadline"]]
+    lines += [f"attention the {shown(each['name'])} has been silent for {each['silent_s']} s: is a server running?"
+              for each in found["silent"] if found["open"]]  # fmt: skip
     lines += [_waiting_line(each) for each in found["waiting"][:_SHOWN]]
     lines += [f"alert     {shown(each['kind'])} {shown(each['operation'])}: {shown(each['detail'])}"
               for each in found["alerts"][:_SHOWN]]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..executor.function import run
 from ..executor.function_async import run_async
-from ..executor.tool import Call, Tool
+from ..executor.tool import BoundTool, Call, Tool
 from ..results import Status
 from ..results import ToolResult as Outcome
 from ._praisonai_calls import inline_is_allowed
@@ -66,7 +66,11 @@ def _is_framework_tool(tool: Any) -> bool:
 
 
 def _limited_function(function: Callable[..., Any], seconds: float, name: object = None) -> Callable[..., Any]:
-    limited: Tool[..., Any] = Tool(function, {"timeout": seconds, "name": name if isinstance(name, str) else None})
+    limited: Any
+    if isinstance(function, Tool | BoundTool) and function.declared is not None:  # still an operation, with this limit
+        limited = function.with_options(timeout=seconds)
+    else:
+        limited = Tool(function, {"timeout": seconds, "name": name if isinstance(name, str) else None})
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -94,6 +98,8 @@ def _value(name: str, seconds: float, outcome: Outcome) -> Any:
         error = ToolTimeoutError(name, outcome.limit.seconds if outcome.limit else seconds, may_continue(outcome))
         error.result = outcome  # type: ignore[attr-defined]
         raise error
+    if outcome.operation is not None:
+        outcome.unwrap()  # raises OutcomeUnknown where nobody can say whether it happened
     raise error_of(name, outcome)
 
 

@@ -66,6 +66,9 @@ class Tool(Generic[P, R]):
     def __init__(self, function: Callable[P, R], options: dict[str, Any]) -> None:
         if not callable(function):
             raise UsageError(f"a tool must be a function, not {function!r:.60}")
+        inner: Any = function
+        if isinstance(inner, Tool | BoundTool) and getattr(inner, "declared", None):  # it would be sent as a function
+            raise UsageError(f"{inner!r} has effects, which a tool around it would hide: use its with_options()")
         functools.update_wrapper(self, function)
         self.function = function
         self.options = options
@@ -110,6 +113,8 @@ class Tool(Generic[P, R]):
         self.light = self.inline and self.timeout is None and self.declared is None
         if self.declared is not None:
             self.__signature__ = self.declared.shown  # without what deadstop gives: that is no model's to fill in
+            told = vars(self).get("__annotations__", {})
+            self.__annotations__ = {name: told[name] for name in told if name != self.declared.parameter}
             self.declared.tell(self.name)
         self.place = None if self.inline else place_of(isolation, place)
         self._sent: Sent | None = None

@@ -138,8 +138,8 @@ def verify_export(
 
 def _own_keys(header: dict[str, Any], problems: Problems) -> list[PublicKey]:
     try:
-        return [PublicKey.parse(each) for each in header["keys"]]
-    except UsageError as problem:
+        return [PublicKey.parse(str(each)) for each in header["keys"]]
+    except (TypeError, UsageError) as problem:
         problems.add("key", "line 1", str(problem))
         return []
 
@@ -164,7 +164,11 @@ class _Log:
     def read(self, file: Iterable[str], path: str, progress: Progress) -> dict[str, Any]:
         lines = enumerate(file, 1)
         header = _parsed(next(lines, (0, ""))[1])
-        if header.get("format") != EXPORT or not isinstance(header.get("origin"), str) or "size" not in header:
+        if (
+            header.get("format") != EXPORT
+            or not isinstance(header.get("origin"), str)
+            or not isinstance(header.get("size"), int)
+        ):
             raise UsageError(f"{path}: this is not an exported ledger ({EXPORT})")
         for number, line in lines:
             document = _parsed(line)
@@ -192,7 +196,7 @@ class _Log:
         if not isinstance(body, str):
             self.problems.add("evidence", where, "its body is missing")
             body = ""
-        leaf = sha256(b"\0" + body.encode("utf-8", "surrogateescape")).digest()
+        leaf = sha256(b"\0" + body.encode("utf-8", "surrogatepass")).digest()
         if leaf.hex() != document.get("hash"):
             self.problems.add("evidence", where, "the body is not what was written: it does not have its hash")
         self.leaves.append(leaf)
@@ -283,7 +287,7 @@ def verify_operation_proof(document: dict[str, Any], key: Keys = None) -> tuple[
     if not isinstance(document, dict) or document.get("format") != PROOF:
         raise UsageError(f"this is not the proof of an operation ({PROOF})")
     try:
-        keys = trusted("", key) if key is not None else [PublicKey.parse(each) for each in document["keys"]]
+        keys = trusted("", key) if key is not None else [PublicKey.parse(str(each)) for each in document["keys"]]
         checkpoint = parse_note(document["checkpoint"])
         entries = list(_proved(document["entries"]))
     except (KeyError, TypeError, ValueError) as problem:
@@ -292,7 +296,7 @@ def verify_operation_proof(document: dict[str, Any], key: Keys = None) -> tuple[
         problems.add("checkpoint", "checkpoint", "it was not signed with a trusted key, or changed afterwards")
     n, prev = 0, ""
     for seq, body, proof in entries:
-        where, data = f"leaf {seq}", b"\0" + body.encode("utf-8", "surrogateescape")
+        where, data = f"leaf {seq}", b"\0" + body.encode("utf-8", "surrogatepass")
         leaf, said = sha256(data), _parsed(body)
         if not included(leaf.digest(), seq, checkpoint.size, proof, checkpoint.root):
             problems.add("leaf", where, "this entry is not in the log that was signed")

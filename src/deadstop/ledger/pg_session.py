@@ -179,7 +179,7 @@ class Session:
     # -- a transaction -----------------------------------------------------------------------------------------------
 
     def transaction(self, begin: str, work: Callable[[Tx], T]) -> T:
-        self.now = 0
+        self.now, self.xid = 0, ""
         self.queue(begin, {})
         self.queue("_now" if begin == BEGIN_WRITE else "_now_read", {})
         try:

@@ -53,7 +53,8 @@ _SETTINGS = {
     "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off",
 }  # fmt: skip
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('deadstop migration ' || current_schema(), 0))"
-_STARTED = "pg_postmaster_start_time()::text"
+# A recovery after the death of one backend is no new start, but names transactions anew: it resets these statistics.
+_STARTED = "concat(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))"
 _SETUP = (
     f"SELECT current_setting('synchronous_commit'), current_setting('server_encoding'), current_schema(), {_STARTED}, "
     + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items())
@@ -306,4 +307,4 @@ def _read(url: str) -> tuple[str, tuple[str, ...], str]:
     words = "&".join(f"{name}={value}" for name, value in more.items() if value)
     shown = f"postgresql://{place}/{given.get('dbname', '')}" + (f"?{words}" if words else "")
     secrets = tuple(given[name] for name in ("password", "sslpassword") if given.get(name))
-    return shown, secrets, make_conninfo("", **{**_NETWORK, **given})
+    return shown, secrets, make_conninfo("", **{**_NETWORK, **given, "client_encoding": "utf8"})

@@ -302,6 +302,7 @@ class SqliteStore:
             return self.write(work).result()
         with self._reading:
             try:
+                self._check_file()
                 self._end(self._reader)
                 try:
                     self._read_cursor.execute("BEGIN")

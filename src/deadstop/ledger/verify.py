@@ -9,6 +9,7 @@ signer's key in wrong hands.
 from __future__ import annotations
 
 import bisect
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -51,16 +52,26 @@ def verify(
     Raises LedgerUnavailable if it cannot be read, UsageError for a key file that is none.
     """
     with opened(source) as reader:
-        return reader.read(lambda tx: _verify(reader, tx, checkpoints, key, full, progress or (lambda *_: None)))
+        path = reader.read(lambda tx: _path(reader, tx, checkpoints))
+        before = os.path.getsize(path) if os.path.exists(path) else 0
+        told = progress or (lambda *_: None)
+        return reader.read(lambda tx: _verify(reader, tx, checkpoints, before, key, full, told))
 
 
-def _verify(reader: Reader, tx: Tx, checkpoints: str | None, key: Keys, full: bool, progress: Progress) -> Report:
+def _path(reader: Reader, tx: Tx, checkpoints: str | None) -> str:
+    row = tx.one("meta", name="ledger_id")
+    return checkpoints or checkpoints_path(reader.where, reader.dialect, str(row[0]) if row else "")
+
+
+def _verify(
+    reader: Reader, tx: Tx, checkpoints: str | None, before: int, key: Keys, full: bool, progress: Progress
+) -> Report:  # fmt: skip
     problems = Problems()
     row = tx.one("meta", name="ledger_id")
     ledger_id = str(row[0]) if row else ""
     if not ledger_id:
         problems.add("meta", "meta", "the ledger has no id, so no checkpoint can be its own")
-    anchors = anchors_of(reader, tx, ledger_id, checkpoints, key, problems)
+    anchors = anchors_of(reader, tx, ledger_id, checkpoints, before, key, problems)
     begun = time.perf_counter()
     log = _Log(tx, anchors, problems, progress)
     log.run()
@@ -89,6 +100,7 @@ class Anchors:
 
     files: tuple[Checkpoint, ...]
     table: tuple[Checkpoint, ...]
+    late: frozenset[int] = frozenset()  # sizes that were written into the file after this reading began
 
 
 def trusted(path: str, key: Keys) -> list[PublicKey]:
@@ -109,16 +121,17 @@ def trusted(path: str, key: Keys) -> list[PublicKey]:
 
 
 def anchors_of(
-    reader: Reader, tx: Tx, ledger_id: str, checkpoints: str | None, key: Keys, problems: Problems
+    reader: Reader, tx: Tx, ledger_id: str, checkpoints: str | None, before: int, key: Keys, problems: Problems
 ) -> Anchors:
+    """`before`: how long the file was before the state of the database was taken that `tx` reads."""
     keys = trusted(key_path(reader.where, reader.dialect, ledger_id), key)
     path = checkpoints or checkpoints_path(reader.where, reader.dialect, ledger_id)
     table = _of_table(tx, problems)
     if reader.where == MEMORY and checkpoints is None:
         return Anchors((), table)
     try:
-        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
-            text = file.read()
+        with open(path, "rb") as file:
+            data = file.read()
     except FileNotFoundError:
         if checkpoints is not None:
             raise UsageError(f"checkpoints: {path}: there is no such file") from None
@@ -128,9 +141,14 @@ def anchors_of(
     except OSError as problem:
         raise LedgerUnavailable(path, f"checkpoints: {problem.strerror or problem}") from problem
     origin = origin_of(ledger_id)
-    found = Anchors(check_notes(text, path, origin, keys, problems), table)
+    late = frozenset(each.checkpoint.size for each in read_anchors(_decoded(data[before:])) if each.checkpoint)
+    found = Anchors(check_notes(_decoded(data), path, origin, keys, problems), table, late)
     _compare(found, Trust(keys), path, origin, reader.dialect == "postgresql", problems)
     return found
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
 def check_notes(
@@ -193,7 +211,8 @@ def _compare(anchors: Anchors, trust: Trust, path: str, origin: str, shared: boo
         elif trust.knows(each) and not trust.accepts(each):
             problems.add("checkpoint", where, "the signature is wrong: it was changed, or never signed")
         elif trust.knows(each) and each.size not in known:
-            problems.add("checkpoint", where, f"{path} does not have this checkpoint: it was removed there")
+            other = ", or another host signs with the same key into another file" if shared else ""
+            problems.add("checkpoint", where, f"{path} does not have this checkpoint: it was removed there{other}")
         elif not trust.knows(each) and not shared and trust.keys:
             problems.add("checkpoint", where, "this checkpoint was signed with a key that is not trusted here")
 
@@ -214,8 +233,6 @@ class _Log:
         self.backward = list[int]()  # leaves that are older than the one before
         self.at = 0
         self.signed = dict[int, set[bytes]]()
-        for each in (*anchors.files, *anchors.table):
-            self.signed.setdefault(each.size, set()).add(each.root)
         self.failed = False
         head = tx.one("log_head")
         try:
@@ -224,6 +241,9 @@ class _Log:
             self.head = None
         if self.head is None:
             problems.add("head", "head", "the row of the log's end is missing, or is no end")
+        for each in (*anchors.files, *anchors.table):
+            if each.size not in anchors.late or (self.head and each.size <= self.head.size):
+                self.signed.setdefault(each.size, set()).add(each.root)
         self.sizes = sorted({*self.signed, *([self.head.size] if self.head else [])})
 
     def run(self) -> None:

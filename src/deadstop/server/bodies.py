@@ -262,7 +262,7 @@ class Resolve(Body):
     """A person's decision. `operator` is who decided, if that is not who asks; `ver` the version that they saw."""
 
     decision: Literal["succeeded", "failed", "abandoned", "retry"]
-    reason: Annotated[str, Meta(min_length=1, max_length=2000, pattern=_NO_NUL)]
+    reason: Annotated[str, Meta(min_length=1, max_length=2000, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")]
     operator: Annotated[str, Meta(min_length=1, max_length=200, pattern=_NO_NUL)] | None = None
     ver: Annotated[float, Meta(ge=1, le=1 << 53, multiple_of=1, extra_json_schema=_INTEGER)] | None = None
 
