@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -192,6 +194,15 @@ def interrupt():
         time.sleep(random.random() * 0.004)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
+armed = False
+
+def strike(*_):
+    global armed
+    if armed:
+        armed = False
+        raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, strike)
 threads = [threading.Thread(target=work, args=(k,), daemon=True) for k in range(4)]
 for each in threads: each.start()
 end, interrupts, n = time.monotonic() + 0.7, 0, 0
@@ -199,9 +210,11 @@ shooter = threading.Thread(target=interrupt, daemon=True)
 shooter.start()
 while time.monotonic() < end:
     try:
+        armed = True
         while time.monotonic() < end:
             n += 1
             once(f"main/{n}")
+        armed = False
     except KeyboardInterrupt:
         interrupts += 1
     except Exception as problem:
@@ -302,6 +315,22 @@ def test_a_lock_file_that_was_removed_locks_out_nobody_and_lets_nobody_by(tmp_pa
         pass
     with one.held(1), pytest.raises(LedgerUnavailable), other.held(0.1):
         pass
+
+
+@pytest.mark.parametrize("contended", [False, True])
+def test_a_ledger_whose_folder_is_gone_says_so_and_closes_quietly(tmp_path: Path, contended: bool) -> None:
+    """As at the exit of a program that kept its ledger in a temporary folder."""
+    folder = tmp_path / "temporary"
+    made = Ledger.open(str(folder / "ledger.db"))
+    begun(made)
+    holder = FileLock(str(folder / "ledger.db.lock"))
+    with holder.held(1) if contended else contextlib.nullcontext():
+        shutil.rmtree(folder)
+        with pytest.raises(LedgerUnavailable) as raised:
+            begun(made, binding="two")
+    assert not raised.value.uncertain
+    made.close()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("replaced", [False, True])

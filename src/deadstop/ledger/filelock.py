@@ -62,10 +62,14 @@ class FileLock:
             self._mine.release()
 
     def _take(self, until: float, seconds: float) -> None:
-        while not (self._try() or self._wait(until - clock.monotonic(), seconds)) or not self._is_there():
+        while True:
+            if not self._try():
+                self._wait(until - clock.monotonic(), seconds)
+            # Where somebody removed the file, others lock another one; without its folder nobody can.
+            if self._is_there() or not self._reopen():
+                return
             if clock.monotonic() > until:
                 raise self._late(seconds)
-            self._reopen()  # somebody removed the file: others lock another one
 
     def _try(self) -> bool:
         try:
@@ -77,23 +81,21 @@ class FileLock:
             fcntl.flock(self._gate, fcntl.LOCK_UN)
         return True
 
-    def _wait(self, left: float, seconds: float) -> bool:
+    def _wait(self, left: float, seconds: float) -> None:
         """A thread of its own waits in the kernel: flock has no time limit, and a signal is not ours to use."""
         waiter = _Waiter(self.path)
         try:
             if not waiter.done.wait(left) and waiter.give_up():
                 raise self._late(seconds)
             if waiter.problem is not None:
-                raise waiter.problem
-            os.dup2(
-                waiter.main, self._main, inheritable=False
-            )  # the lock belongs to what was opened, not to the number
+                raise LedgerUnavailable(self._ledger, f"its lock: {waiter.problem.strerror}") from waiter.problem
+            # The lock belongs to what was opened, not to the number.
+            os.dup2(waiter.main, self._main, inheritable=False)
         except BaseException:
             if not waiter.give_up():
                 waiter.let_go(waiter.main)  # it has come, and nobody wants it any more
             raise
         _close(waiter.main)
-        return True
 
     def _is_there(self) -> bool:
         try:
@@ -103,16 +105,27 @@ class FileLock:
         own = os.fstat(self._main)
         return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
 
-    def _reopen(self) -> None:
-        fcntl.flock(self._main, fcntl.LOCK_UN)
+    def _reopen(self) -> bool:
+        """False, and what is held stays so, if the folder is gone."""
         for path, old in ((f"{self.path}.gate", self._gate), (self.path, self._main)):
-            new = _opened(path)
+            try:
+                new = _opened(path)
+            except FileNotFoundError:
+                return False
+            except OSError as problem:
+                raise LedgerUnavailable(self._ledger, f"its lock: {problem.strerror}") from problem
+            fcntl.flock(old, fcntl.LOCK_UN)
             os.dup2(new, old, inheritable=False)
             _close(new)
+        return True
+
+    @property
+    def _ledger(self) -> str:
+        return self.path.removesuffix(".lock")
 
     def _late(self, seconds: float) -> LedgerUnavailable:
         return LedgerUnavailable(
-            self.path.removesuffix(".lock"), f"another process has held its lock for {seconds:g} s",
+            self._ledger, f"another process has held its lock for {seconds:g} s",
             "see who has the file open; a stopped process holds it until it goes on or ends",
         )  # fmt: skip
 
