@@ -21,7 +21,7 @@ import pytest
 import deadstop
 from deadstop import Call, Effect, OutcomeUnknown, Status, UsageError
 from deadstop.compat.praisonai import wrap_with_timeout
-from deadstop.executor import effects
+from deadstop.executor import effects, function, function_async
 from deadstop.executor.declared import UnansweredEffect
 from deadstop.executor.kept import KeptWorker
 from deadstop.ledger import ledger as ledgers
@@ -351,6 +351,31 @@ def test_who_was_stopped_after_his_claim_and_lost_it_sends_nothing(ledger, monke
         result = each(timeout=0.1)
         assert (result.status, result.operation["state"]) == (Status.UNKNOWN, "PREPARED")
         assert tools.lines() == []
+
+
+@pytest.mark.parametrize("how", ["blocking", "async", "inline"])
+def test_who_was_stopped_while_he_waited_for_a_worker_and_lost_his_claim_sends_nothing(
+    ledger, monkeypatch, how
+) -> None:
+    monkeypatch.setattr(effects, "MARGIN_S", 0.1)
+    module, name = {
+        "blocking": (function, "launch"), "async": (function_async, "launch"), "inline": (function, "run_inline")
+    }[how]  # fmt: skip
+    go = getattr(module, name)
+
+    def stopped(*given):
+        while not ledger.sweep():
+            pass
+        (record,) = ledger.list()
+        absent = deadstop.Finding(deadstop.Verdict.DEFINITELY_ABSENT)
+        ledger.settle(ledger.take(record.op_id, force=True), absent)
+        return go(*given)
+
+    monkeypatch.setattr(module, name, stopped)
+    asked = Call(tools.pay_tool, 5).options(timeout=0.1, **({"isolation": "inline"} if how == "inline" else {}))
+    result = asyncio.run(deadstop.call_async(asked)) if how == "async" else deadstop.call(asked)
+    assert tools.lines() == []
+    assert (result.status, result.operation["state"], result.effect) == (Status.UNKNOWN, "PREPARED", "not_applied")
 
 
 def test_who_answers_late_is_told_what_is_known_meanwhile(ledger, monkeypatch) -> None:

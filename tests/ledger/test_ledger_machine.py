@@ -18,7 +18,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from deadstop import clock
 from deadstop.errors import IllegalTransition, OperationConflict, StaleClaim
 from deadstop.ledger import alerts
 from deadstop.ledger.canonical import leaf_hash
@@ -126,7 +125,7 @@ class Machine(RuleBasedStateMachine):
         if number is None:
             return
         claim, became = self.claims[number]
-        if became == "held" and clock.monotonic() < claim.until:  # nobody sends on a lease that is over
+        if became == "held" and not claim.is_over():  # nobody sends on a lease that is over
             self.claims[number] = claim, "sent" if self.authority.send(claim) else "refused"
 
     @rule(takes=st.booleans())

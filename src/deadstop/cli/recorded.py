@@ -107,7 +107,7 @@ class Recorded:
 
     def lapsed(self, command: Command) -> ToolResult | None:
         """A refusal if its lease is over already, because this process was stopped: others may have settled it."""
-        if self._claim is None or clock.monotonic() < self._claim.until:
+        if self._claim is None or not self._claim.is_over():
             return None
         return refused(command, "deadline_over", "its lease was over before it could start")
 

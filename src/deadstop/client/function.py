@@ -30,7 +30,7 @@ from ..closures import pack, pack_function, reference
 from ..errors import UsageError
 from ..executor import answers
 from ..executor.in_thread import in_thread
-from ..executor.refusals import cannot_be_sent, never_ran, over_before_start
+from ..executor.refusals import cannot_be_sent, lease_is_over, never_ran, over_before_start
 from ..results import FiredLimit, Late, Output, Status, ToolResult
 from ..sandbox import drivers
 from ..sandbox.drivers import BOOT
@@ -122,6 +122,8 @@ def _steps(asked: Call, sandbox: Any) -> Generator[Order, ToolResult, ToolResult
         left = end - clock.monotonic()
         if left <= 0:
             return over_before_start(asked, limit)
+        if (refused := lease_is_over(asked)) is not None:
+            return refused
         mark = secrets.token_hex(16)
         try:
             request = _request(asked, known)

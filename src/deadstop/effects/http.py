@@ -202,7 +202,7 @@ class _Attempt:
             words = "cancelled before anything was sent"
             return Judged(Outcome(State.PREPARED, "prepare", True, words), words=words), cancelled
         try:
-            answer = await exchange(wire, self.end, transport=self.client._transport, until=claim.until)
+            answer = await exchange(wire, self.end, transport=self.client._transport, claim=claim)
         except Failed as problem:
             return judge_failure(problem.failure), None
         except asyncio.CancelledError as problem:

@@ -22,6 +22,7 @@ from typing import Any
 from .. import clock
 from ..errors import MissingExtra
 from ..ledger import crash
+from ..ledger.records import Claim
 from .http_phase import Failure, Watch
 from .loops import look_up
 
@@ -69,14 +70,15 @@ class Failed(Exception):
 
 
 async def exchange(
-    wire: Wire, end: float, *, transport: Any = None, until: float | None = None, most: int = MOST_BYTES
-) -> Answer:
+    wire: Wire, end: float, *, transport: Any = None, until: float | None = None, claim: Claim | None = None,
+    most: int = MOST_BYTES,
+) -> Answer:  # fmt: skip
     """The answer, by `end` on CLOCK_MONOTONIC. Raises Failed; when cancelled, CancelledError with `.failure`.
 
-    `until` is the last moment at which the request may begin to be written; `end` is one in any case, also for a
+    Nothing begins to be written after `until`, or once `claim` is over, nor after `end`, which holds also for a
     transport that takes its time to be cancelled.
     """
-    watch = Watch(len(wire.body), until=end if until is None else min(until, end))
+    watch = Watch(len(wire.body), until=end if until is None else min(until, end), claim=claim)
     work = asyncio.ensure_future(_exchanged(wire, watch, transport, most))
     try:
         await asyncio.wait({work}, timeout=max(0.0, end - clock.monotonic()))

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import clock
 from ..ledger import crash
+from ..ledger.records import Claim
 from ..ledger.states import Phase
 
 __all__ = ["Failure", "Watch", "phase_by_name"]
@@ -52,10 +53,10 @@ def phase_by_name(problem: BaseException) -> Phase | None:
 
 
 class Watch:
-    """One request. `until`: nothing is written after that point on CLOCK_MONOTONIC."""
+    """One request. Nothing of it is written after `until` on CLOCK_MONOTONIC, or once `claim` is over."""
 
-    def __init__(self, total: int, *, until: float | None = None) -> None:
-        self.phase, self.total, self.until = Phase.CONNECT, total, until
+    def __init__(self, total: int, *, until: float | None = None, claim: Claim | None = None) -> None:
+        self.phase, self.total, self.until, self.claim = Phase.CONNECT, total, until, claim
         self.traced = self._tunnel = self._broken = False
         self.handed = False  # to a transport that may not tell what it does
         self.written = self.read = 0
@@ -79,7 +80,7 @@ class Watch:
         match event, end:
             case "send_request_headers", "started":
                 crash.at("http.connected")
-                if self.until is not None and clock.monotonic() >= self.until:
+                if self._is_too_late():
                     raise TooLateToSend("the right to send it ended before it could be written")
                 self.phase = Phase.WRITE_REQUEST
             case "send_request_headers", "failed" if type(info["exception"]).__name__ == "LocalProtocolError":
@@ -91,6 +92,10 @@ class Watch:
                 crash.at("http.written")
             case "receive_response_headers", "complete":
                 self.phase = Phase.READ_RESPONSE
+
+    def _is_too_late(self) -> bool:
+        late = self.until is not None and clock.monotonic() >= self.until
+        return late or (self.claim is not None and self.claim.is_over())
 
     def answered(self, response: Any) -> None:
         """Its head is there."""

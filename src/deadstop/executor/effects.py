@@ -70,7 +70,7 @@ def run_effect(asked: Call, go: Callable[[Call], ToolResult]) -> ToolResult:
     if isinstance(found, ToolResult):
         return found
     try:
-        with beating(effected.ledger, effected.claim):
+        with beating(effected.ledger, effected.claim) as found.lease:
             result = go(found)
     except BaseException as problem:
         effected.broken_off(problem)
@@ -100,7 +100,7 @@ async def run_effect_async(asked: Call, go: Callable[[Call], Awaitable[ToolResul
     if isinstance(found, ToolResult):
         return found
     try:
-        with beating(effected.ledger, effected.claim):
+        with beating(effected.ledger, effected.claim) as found.lease:
             result = await go(found)
     except BaseException as problem:
         await asyncio.shield(_in_thread(effected.broken_off, problem))
@@ -271,6 +271,8 @@ class Effected:
                 definition = self._definition(record)
         except Exception as unwritten:  # whatever it is: the effect may be there, and its caller has to be told so
             problem = problem or unwritten
+        if isinstance(problem, StaleClaim) and result.environment == NOTHING_STARTED:
+            return self._found(record)
         if problem is not None and not (isinstance(problem, StaleClaim) and record.state is State.SUCCEEDED):
             return not_written_down(result, record, definition, problem)
         return with_operation(result, record, definition, outcome)

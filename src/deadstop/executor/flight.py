@@ -34,7 +34,7 @@ from ..packing import (
 from ..results import FiredLimit, Progress, Status, ToolResult
 from . import answers, outcome
 from .private import supervisor, wait_readable
-from .refusals import cannot_be_sent, over_before_start
+from .refusals import cannot_be_sent, lease_is_over, over_before_start
 from .surroundings import surroundings
 from .workers import Pool, Worker
 
@@ -364,6 +364,9 @@ def hand_over(flight: Flight, target: Target) -> ToolResult | None:
     if end <= _monotonic():
         pool.give(worker)
         return over_before_start(call, limit)
+    if (refused := lease_is_over(call)) is not None:
+        pool.give(worker)
+        return refused
     try:
         flight.begin(target)
     except Exception as problem:  # whatever pickling somebody's objects may raise

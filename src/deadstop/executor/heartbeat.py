@@ -13,31 +13,53 @@ from ..errors import StaleClaim
 from ..ledger.ledger import Ledger
 from ..ledger.records import Claim
 
-__all__ = ["beating"]
+__all__ = ["Lease", "beating"]
 
 EVERY_S = 5.0
 
 
+class Lease:
+    """Of one running call."""
+
+    def __init__(self, ledger: Ledger, claim: Claim) -> None:
+        self._ledger, self._claim = ledger, claim
+        self._lost = False
+
+    def is_over(self) -> bool:
+        """Somebody else may act on the operation: nothing may be sent any more."""
+        return self._lost or self._claim.is_over()
+
+    def is_due(self) -> bool:
+        claim = self._claim
+        return not self._lost and claim.until - clock.boottime() < claim.lease_s - EVERY_S / 2
+
+    def renew(self) -> None:
+        try:
+            self._claim = self._ledger.heartbeat(self._claim, self._claim.lease_s)
+        except StaleClaim:
+            self._lost = True  # somebody else has settled it; the end of the call will be told so
+        except Exception:  # the thread has to go on for all others
+            pass  # tried again; without it the lease runs out, and that is the truth
+
+
 class _Heart:
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Ledger, Claim]] = {}
+        self._held: set[Lease] = set()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._some = threading.Event()
 
-    def hold(self, ledger: Ledger, claim: Claim) -> int:
+    def hold(self, lease: Lease) -> None:
         with self._guard:
-            number = id(claim)
-            self._held[number] = ledger, claim
+            self._held.add(lease)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="deadstop-leases", daemon=True)
                 self._thread.start()
             self._some.set()
-        return number
 
-    def let_go(self, number: int) -> None:
+    def let_go(self, lease: Lease) -> None:
         with self._guard:
-            self._held.pop(number, None)
+            self._held.discard(lease)
             if not self._held:
                 self._some.clear()
 
@@ -47,38 +69,26 @@ class _Heart:
             self._some.wait()
             pause.wait(EVERY_S)
             with self._guard:
-                late = [(number, *each) for number, each in self._held.items()
-                        if each[1].until - clock.monotonic() < each[1].lease_s - EVERY_S / 2]  # fmt: skip
-            for number, ledger, claim in late:
-                self._renew(number, ledger, claim)
-
-    def _renew(self, number: int, ledger: Ledger, claim: Claim) -> None:
-        try:
-            longer = ledger.heartbeat(claim, claim.lease_s)
-        except StaleClaim:
-            self.let_go(number)  # somebody else has settled it; the end of the call will be told so
-        except Exception:  # this thread has to go on for all others
-            pass  # tried again; without it the lease runs out, and that is the truth
-        else:
-            with self._guard:
-                if number in self._held:
-                    self._held[number] = ledger, longer
+                due = [lease for lease in self._held if lease.is_due()]
+            for lease in due:
+                lease.renew()
 
 
 _heart = _Heart()
 
 
 @contextmanager
-def beating(ledger: Ledger, claim: Claim | None) -> Iterator[None]:
+def beating(ledger: Ledger, claim: Claim | None) -> Iterator[Lease | None]:
     """A block during which the lease of `claim` is kept, however long it takes."""
     if claim is None:
-        yield
+        yield None
         return
-    number = _heart.hold(ledger, claim)
+    lease = Lease(ledger, claim)
+    _heart.hold(lease)
     try:
-        yield
+        yield lease
     finally:
-        _heart.let_go(number)
+        _heart.let_go(lease)
 
 
 def _anew() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .. import clock, deadlines, messages
 from ..results import FiredLimit, Late, Progress, Receipt, Status, ToolResult
 from . import tool as tool_module
-from .refusals import over_before_start
+from .refusals import lease_is_over, over_before_start
 from .tokens import Token
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def _run_within(call: Call) -> ToolResult:
     end, limit = call.resolve()
     if end <= _monotonic():
         return over_before_start(call, limit)
+    if (refused := lease_is_over(call)) is not None:
+        return refused
     told: list[Progress] = []
     _set_up(call, end, limit.seconds if limit else None, told)
     result = _run(call, end, limit)
@@ -110,6 +112,8 @@ async def _run_async(call: Call) -> ToolResult:
     end, limit = call.resolve()
     if end <= _monotonic():
         return over_before_start(call, limit)
+    if (refused := lease_is_over(call)) is not None:
+        return refused
     told: list[Progress] = []
     _set_up(call, end, limit.seconds if limit else None, told)
     import asyncio

@@ -29,6 +29,13 @@ def over_before_start(asked: Call, limit: FiredLimit | None) -> ToolResult:
     return never_ran(asked, Status.REFUSED, "deadline_over", None, limit=limit)
 
 
+def lease_is_over(asked: Call) -> ToolResult | None:
+    """A refusal if this process was stopped so long that its operation may be another's by now: asked last of all."""
+    if asked.lease is None or not asked.lease.is_over():
+        return None
+    return never_ran(asked, Status.REFUSED, "deadline_over", "its lease was over before it could start")
+
+
 def cancelled_before(asked: Call, token: Token) -> ToolResult:
     degraded = (token.error,) if token.error else ()
     message = f"cancelled before it started: {token.error}" if token.error else "cancelled before it started"

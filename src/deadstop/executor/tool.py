@@ -25,6 +25,7 @@ from .prepare import DEFAULT, PLACE_OPTIONS, Default, Options, check_names, prep
 if TYPE_CHECKING:
     from ..ledger.definition import Effect
     from ..results import Progress, ToolResult
+    from .heartbeat import Lease
     from .soft import OnSoft
     from .workers import Pool
 
@@ -274,7 +275,9 @@ class Call:
     token, an `on_progress` callback, an id.
     """
 
-    __slots__ = ("acting", "args", "call_id", "cancel", "key", "kwargs", "on_progress", "sandbox", "tool", "whole")
+    __slots__ = (
+        "acting", "args", "call_id", "cancel", "key", "kwargs", "lease", "on_progress", "sandbox", "tool", "whole"
+    )  # fmt: skip
 
     def __init__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         self.tool: Tool[..., Any] = function if type(function) is Tool else tool_of(function)
@@ -286,6 +289,7 @@ class Call:
         self.sandbox: Any = None  # of a server's, to run in
         self.key: str | None = None  # what binds retries of a tool with effects, told by the host program
         self.acting: Any = None  # on whose behalf, if not on that of the block it is called in
+        self.lease: Lease | None = None  # of its operation, if its tool has effects
         self.whole: tuple[float, FiredLimit] | None = None  # the batch's end
 
     def options(

@@ -137,7 +137,7 @@ class Ledger:
         With `claim` there, its first attempt is durable: only now may a byte leave, and none after `claim.until`.
         Raises OperationConflict (nothing is sent; it is on record), LedgerUnavailable (nothing may be sent).
         """
-        asked = clock.monotonic()
+        asked = clock.boottime()
         intent = self._declared(intent)
         work = partial(operations.begin, intent=intent, owner=self.owner, lease_ms=round(lease_s * 1000))
         begun = _checked(self.write(work))
@@ -151,14 +151,14 @@ class Ledger:
 
     def claim(self, op_id: str, lease_s: float = LEASE_S) -> Claim:
         """The right to send what is PREPARED. Raises IllegalTransition if it is not (any more)."""
-        asked = clock.monotonic()
+        asked = clock.boottime()
         record = self.write(partial(operations.claim, op_id=op_id, owner=self.owner, lease_ms=round(lease_s * 1000)))
         crash.at("claim.committed")
         return Claim(record, record.attempts, lease_s, asked + lease_s)
 
     def heartbeat(self, claim: Claim, lease_s: float = LEASE_S) -> Claim:
         """A later end for the lease. Raises StaleClaim if it is held no longer."""
-        asked = clock.monotonic()
+        asked = clock.boottime()
         lease_ms = round(lease_s * 1000)
         if not self.write(partial(operations.heartbeat, op_id=claim.op_id, fence=claim.fence, lease_ms=lease_ms)):
             raise StaleClaim(claim.op_id, self.get(claim.op_id).state.value)
@@ -203,7 +203,7 @@ class Ledger:
 
     def take(self, op_id: str, lease_s: float = LEASE_S, *, force: bool = False) -> Claim | None:
         """The right to settle an operation that is unknown; None if it is not, or it is too early (unless `force`)."""
-        asked = clock.monotonic()
+        asked = clock.boottime()
         lease_ms = round(lease_s * 1000)
         record = self.write(partial(settling.take, op_id=op_id, owner=self.owner, lease_ms=lease_ms, force=force))
         return None if record is None else Claim(record, record.attempts, lease_s, asked + lease_s)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .. import clock
 from .states import OPEN, State, Verdict
 
 __all__ = [
@@ -94,7 +95,10 @@ class Claim:
     record: Record
     attempt: int
     lease_s: float
-    until: float  # CLOCK_MONOTONIC here: nothing may be sent after it
+    until: float  # CLOCK_BOOTTIME here: nothing may be sent after it
+
+    def is_over(self) -> bool:
+        return clock.boottime() >= self.until
 
     @property
     def op_id(self) -> str:
