@@ -100,6 +100,31 @@ def test_a_success_is_on_record_and_is_not_done_again(place: Place) -> None:
     assert place.effects() == 1
 
 
+def test_a_check_foresees_what_the_ledger_will_say_and_writes_nothing(place: Place) -> None:
+    done, lost = ("--", "bash", "-c", EFFECT), ("--", "bash", "-c", f"{EFFECT}; exit 3")
+
+    def foreseen(key: str, *words: str) -> tuple[int, str]:
+        checked = place.once(key, "--check", *words)
+        return checked.returncode, checked.stdout.decode()
+
+    assert "the first operation makes it" in foreseen("a", *done)[1]
+    assert not Path(place.ledger).exists()
+    assert place.result("a", *done)["effect"] == "applied"
+    assert place.result("b", *lost)["effect"] == "unknown"
+    before = Path(place.ledger).read_bytes()
+    for key, words, status, said in (
+        ("new", done, 0, "none under this key yet: it would run"),
+        ("a", done, 0, "SUCCEEDED: it would not run again"),
+        ("a", lost, 125, "is a different request"),
+        ("b", lost, 125, "waits for a person"),
+    ):
+        code, text = foreseen(key, *words)
+        assert code == status, text
+        assert said in text
+    assert Path(place.ledger).read_bytes() == before
+    assert place.effects() == 2
+
+
 def test_the_same_key_for_another_command_is_refused(place: Place) -> None:
     assert place.once("pay-1", "--", "bash", "-c", EFFECT).returncode == 0
     refused = place.result("pay-1", "--", "bash", "-c", f"{EFFECT};")

@@ -168,6 +168,9 @@ def test_without_an_authority_a_person_is_asked_at_once(ledger) -> None:
     record = lost(ledger, effect=Effect())
     assert record.state is State.NEEDS_HUMAN
     assert kinds(ledger, record.op_id)[-2:] == ["attempt.ended", "human.requested"]
+    for operator, reason in (("anna", " "), ("", "seen in the bank's list")):
+        with pytest.raises(UsageError):
+            ledger.resolve(record.op_id, State.SUCCEEDED, operator, reason)
     done = ledger.resolve(record.op_id, State.SUCCEEDED, "anna", "seen in the bank's list", ver=record.ver)
     assert done.state is State.SUCCEEDED
     assert done.fence > record.fence

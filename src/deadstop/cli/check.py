@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from .. import clock
 from ..boundary.cgroup import Hierarchies
@@ -16,18 +18,20 @@ FAILED = 125
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 
 
-def check(prepared: Prepared) -> int:
+def check(prepared: Prepared, told: Mapping[str, str] = MappingProxyType({}), against: Sequence[str] = ()) -> int:
     """Print one line for each thing asked for. 0 when all holds as asked, otherwise 125 and the reasons.
 
-    Starts no command. A weaker proof of the kill is a note, not a failure.
+    Starts no command. A weaker proof of the kill is a note, not a failure. `told` are lines, and `against` reasons,
+    that others know of.
     """
     command, place = prepared.command, prepared.place
     trial = try_open(place, Hierarchies())
     program, missing = _program(prepared)
-    reasons = _reasons(command, place, trial) + missing
+    reasons = _reasons(command, place, trial) + missing + list(against)
     lines = [_level(place, trial), *_time(command), *_ceilings(command, place, trial)]
     lines += _surroundings(prepared)
     lines.append(_line("program", program))
+    lines += [_line(name, text) for name, text in told.items()]
     lines += [_line("note", note) for note in _notes(command, trial)]
     lines += [_line("not as asked", reason) for reason in reasons]
     print("\n".join(lines))

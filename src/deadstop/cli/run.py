@@ -162,6 +162,10 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.check:
         from .check import check
 
+        if once:
+            from .foreseen import foreseen
+
+            return check(prepared, *foreseen(arguments, prepared))
         return check(prepared)
     if once:
         return _recorded(arguments, prepared)

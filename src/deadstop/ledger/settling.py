@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ..errors import IllegalTransition, StaleClaim
+from ..errors import IllegalTransition, StaleClaim, UsageError
 from . import alerts, crash, owners
 from .canonical import digest
 from .definition import Definition
@@ -216,8 +216,11 @@ def resolve(
 ) -> Record:  # fmt: skip
     """A person's decision. Whoever held the operation no longer does.
 
-    Raises IllegalTransition for an operation that is being sent or has ended, StaleClaim if it has changed since `ver`.
+    Raises UsageError without a name or a reason, IllegalTransition for an operation that is being sent or has ended,
+    StaleClaim if it has changed since `ver`.
     """
+    if not operator.strip() or not reason.strip():
+        raise UsageError("a decision names who made it, and its reason: what was seen, and where")
     record = locked(tx, op_id)
     if ver is not None and record.ver != ver:
         raise StaleClaim(op_id, record.state.value)
