@@ -20,7 +20,7 @@ import pytest
 
 import deadstop
 from deadstop import Call, Effect, OutcomeUnknown, Status, UsageError
-from deadstop.compat.praisonai import wrap_with_timeout
+from deadstop.compat.praisonai import ToolTimeoutError, wrap_with_timeout
 from deadstop.executor import effects, function, function_async
 from deadstop.executor.declared import UnansweredEffect
 from deadstop.executor.kept import KeptWorker
@@ -262,6 +262,16 @@ def test_a_wrapper_does_not_lose_the_effect_and_no_hint_names_the_operation(ledg
     for _ in range(2):
         with pytest.raises(OutcomeUnknown):
             limited(5, "raise")
+    assert len(tools.lines()) == len(ledger.list()) == 1
+
+
+def test_a_timeout_told_to_a_model_says_what_became_of_the_effect(ledger) -> None:
+    limited = wrap_with_timeout(tools.pay_tool, 0.5)
+    with pytest.raises(ToolTimeoutError, match="do not send it again") as raised:
+        limited(5, "hang after")
+    assert raised.value.result.operation["id"] in str(raised.value)
+    with pytest.raises(OutcomeUnknown):
+        limited(5, "hang after")
     assert len(tools.lines()) == len(ledger.list()) == 1
 
 

@@ -97,6 +97,8 @@ def _value(name: str, seconds: float, outcome: Outcome) -> Any:
     if outcome.status is Status.TIMEOUT:
         error = ToolTimeoutError(name, outcome.limit.seconds if outcome.limit else seconds, may_continue(outcome))
         error.result = outcome  # type: ignore[attr-defined]
+        if outcome.operation is not None:  # a model that reads of a timeout alone would call again
+            error.args = (f"{error}; effect {outcome.effect}, operation {outcome.operation['id']}: {outcome.hint}",)
         raise error
     if outcome.operation is not None:
         outcome.unwrap()  # raises OutcomeUnknown where nobody can say whether it happened
