@@ -206,9 +206,10 @@ def a_parent_suspended_in_vfork(ended: Ended) -> None:
 ZOMBIES = """
 import os, time
 for _ in range(60):
-    if os.fork() == 0:
+    pid = os.fork()
+    if pid == 0:
         os._exit(0)
-    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # this one: any would be an earlier one, dead already
 print("done", flush=True)
 time.sleep(%s)
 """

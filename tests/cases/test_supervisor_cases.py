@@ -15,11 +15,14 @@ import pytest
 from grounds import (
     INPUTS,
     PROCESS,
+    SLACK_S,
     SPREAD,
+    START_S,
     VALIDATOR,
     Ended,
     check,
     completed,
+    judge,
     marked,
     on,
     run,
@@ -74,12 +77,13 @@ def prompted(host: hosts.Host, isolation: str, *options: str, timeout: float) ->
 
 @on(SPREAD)
 def test_08_a_prompt_on_an_open_input_is_seen_for_what_it_is(host: hosts.Host, isolation: str) -> None:
-    ended = prompted(host, isolation, timeout=1)
-    check(ended)
-    timed_out(ended)
-    assert ended.out == "Continue? [y/N] "
-    assert ended.diagnosis["kind"] == "waiting_for_input"
-    assert ended.result["hint"]
+    def verify(ended: Ended) -> None:
+        timed_out(ended)
+        assert ended.out == "Continue? [y/N] "
+        assert ended.diagnosis["kind"] == "waiting_for_input"
+        assert ended.result["hint"]
+
+    judge(lambda: prompted(host, isolation, timeout=1), verify)
 
 
 @on(SPREAD)
@@ -150,7 +154,8 @@ def test_11_82_a_flood_does_not_fill_the_supervisor(host: hosts.Host, isolation:
             break  # its answer may be larger than the pipe: read it
         time.sleep(0.005)
     result = finish(process, 10)
-    assert time.monotonic() - began < 2.5
+    assert time.monotonic() - began < 1 + 0.5 + SLACK_S + START_S
+    assert result["duration_s"] <= 1 + 0.5 + 0.5
     own.no_survivors()
     assert len(peaks) > 10 and peaks[-1] - peaks[0] < MEMORY_GROWTH
     assert result["status"] == "timeout" and result["receipt"]["survivors"] == 0
@@ -163,11 +168,12 @@ def test_11_82_a_flood_does_not_fill_the_supervisor(host: hosts.Host, isolation:
 
 @on(SPREAD)
 def test_82_asking_again_for_ever_is_recognised(host: hosts.Host, isolation: str) -> None:
-    ended = run(host, isolation, ["bash", "-c", text("82-reprompt-loop-on-eof.sh")])
-    check(ended)
-    timed_out(ended)
-    assert ended.diagnosis["kind"] in ("waiting_for_input", "retry_loop", "output_flood")
-    assert ended.result["hint"]
+    def verify(ended: Ended) -> None:
+        timed_out(ended)
+        assert ended.diagnosis["kind"] in ("waiting_for_input", "retry_loop", "output_flood")
+        assert ended.result["hint"]
+
+    judge(lambda: run(host, isolation, ["bash", "-c", text("82-reprompt-loop-on-eof.sh")]), verify)
 
 
 # -- 26: words and environments larger than the kernel takes ---------------------------------------------------------
@@ -230,8 +236,12 @@ def test_27_streamed_text_passes_through_a_C_locale(host: hosts.Host, isolation:
 @on(PROCESS)
 def test_72_an_inner_limit_cannot_outlast_the_outer_one(host: hosts.Host, isolation: str) -> None:
     inner = [host.python, "-m", "deadstop", "run", "--json", "--timeout", "10", "--", "sleep", "20"]
-    ended = run(host, isolation, inner, timeout=1.5)
-    check(ended)
+    for _ in range(3):
+        ended = run(host, isolation, inner, timeout=1.5)
+        check(ended)
+        if ended.status == "completed":
+            break
+        timed_out(ended)  # a busy machine gave the inner one no turn within its margin: then the outer one ends both
     completed(ended, 124)  # the inner one still reported, a moment before the outer deadline
     told = json.loads(ended.out)
     assert told["status"] == "timeout"
@@ -333,17 +343,25 @@ def test_76_a_kill_never_reaches_the_group_of_the_host(host: hosts.Host, isolati
 @pytest.mark.alone
 def test_83_the_limit_is_kept_under_full_load(host: hosts.Host, isolation: str) -> None:
     spin = ["timeout", "-s", "KILL", "6", "sh", "-c", "while :; do :; done"]
-    spinners = [host.popen(spin, stdin=subprocess.DEVNULL, start_new_session=True) for _ in range(os.cpu_count() or 2)]
-    try:
-        ended = run(host, isolation, ["bash", "-c", text("83-exec-limit-checked-too-late.sh")], timeout=1, grace=0)
-    finally:
-        for spinner in spinners:
-            os.killpg(spinner.pid, signal.SIGKILL)
-            spinner.wait(timeout=10)
-    check(ended)
-    timed_out(ended)
-    assert ended.out == "begin\n"
-    assert ended.receipt["deadline_to_dead_ms"] < 500
-    assert ended.elapsed < 1 + 0.5 + 0.5  # the end of two interpreters under load included
-    assert sum(process["cpu_s"] or 0 for process in ended.result["evidence"]["processes"]) > 0.1
-    assert ended.diagnosis["kind"] == "cpu_spin"
+    command = ["bash", "-c", text("83-exec-limit-checked-too-late.sh")]
+
+    def beside_spinners() -> Ended:
+        spinners = [
+            host.popen(spin, stdin=subprocess.DEVNULL, start_new_session=True) for _ in range(os.cpu_count() or 2)
+        ]
+        try:
+            return run(host, isolation, command, timeout=1, grace=0)
+        finally:
+            for spinner in spinners:
+                os.killpg(spinner.pid, signal.SIGKILL)
+                spinner.wait(timeout=10)
+
+    def verify(ended: Ended) -> None:
+        timed_out(ended)
+        assert ended.out == "begin\n"
+        assert ended.receipt["deadline_to_dead_ms"] < 500
+        assert ended.elapsed < 1 + 0.5 + 0.5  # the end of two interpreters under load included
+        assert ended.diagnosis["kind"] == "cpu_spin"
+        assert sum(process["cpu_s"] or 0 for process in ended.processes) > 0.1
+
+    judge(beside_spinners, verify)

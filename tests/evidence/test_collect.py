@@ -45,7 +45,8 @@ def test_processes_come_first_and_leader_leads() -> None:
     with Case(["bash", "-c", "sleep 1000 & sleep 1000 & wait"]) as case:
         until(lambda: len(members_of(case)) == 3)
         found = case.look()
-        assert found["order"] == ["processes", "count", "diagnosis", "complete", "took_ms"]
+        assert found["order"][:2] == ["processes", "count"]
+        assert found["order"][-3:] == ["diagnosis", "complete", "took_ms"]
         assert found["count"] == 3
         assert found["processes"][0]["host_pid"] == case.leader
         assert set(found["processes"][0]) == {"pid", "host_pid", "cmd", "state", "waiting_in", "cpu_s"}
@@ -63,6 +64,59 @@ def _first_emit(view: View) -> float:
     start, seen = time.monotonic(), []
     collect(view, lambda _part: seen.append(time.monotonic()))
     return seen[0] - start
+
+
+class _Stopped(BaseException):
+    """The reader is killed here."""
+
+
+def _told_before_the_second_sample(case: Case) -> list[dict]:
+    """What has come when the reader does not get a CPU again after the first sample."""
+    parts: list[dict] = []
+
+    def sleep(_seconds: float) -> None:
+        raise _Stopped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("deadstop.boundary.evidence.snapshot.time.sleep", sleep)
+        with pytest.raises(_Stopped):
+            collect(case.view(), parts.append)
+    return parts
+
+
+def test_what_sleeps_is_diagnosed_before_the_second_sample() -> None:
+    with Case(["bash", "-c", "sleep 1000 & wait"]) as case:
+        until(lambda: len(members_of(case)) == 2 and proc.command_line(members_of(case)[1]) == "sleep 1000")
+        until(lambda: waits.of_thread(members_of(case)[1], members_of(case)[1]).operation == "sleep")
+        until(lambda: waits.of_thread(case.leader, case.leader).operation == "wait")
+        _processes, early = _told_before_the_second_sample(case)
+        assert early["complete"] is False
+        found = case.look()
+        assert found["complete"] is True
+        for told in (early, found):
+            assert (told["diagnosis"]["kind"], told["diagnosis"]["chain"]) == ("sleeping", members_of(case))
+        assert early["diagnosis"]["confidence"] < found["diagnosis"]["confidence"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "import threading, time\ndef spin():\n    while True: pass\n"
+        "threading.Thread(target=spin).start()\nwhile True: time.sleep(1000)",
+    ],
+)
+def test_what_runs_is_not_judged_by_one_sample(code: str) -> None:
+    """Nor where only a thread of it does."""
+    with Case([sys.executable, "-c", code]) as case:
+        until(lambda: (found := proc.stat(case.leader)) and found.cpu > 0.1)
+        until(lambda: _runs(case.leader))
+        assert [sorted(part) for part in _told_before_the_second_sample(case)] == [["count", "processes"]]
+
+
+def _runs(pid: int) -> bool:
+    states = [proc.stat(pid, int(thread)) for thread in proc.names(f"/proc/{pid}/task", 8)]
+    return any(found and found.state == "R" for found in states)
 
 
 def test_our_own_helpers_are_neither_shown_nor_blamed() -> None:
@@ -171,6 +225,20 @@ def test_sockets_from_files_agree_with_sock_diag() -> None:
     client.close()
 
 
+def test_sockets_that_are_kept_for_a_second_look_do_not_hide_a_new_one() -> None:
+    import socket
+
+    sockets = Sockets()
+    with socket.create_server(("127.0.0.1", 0)) as old:
+        assert sockets.find(os.getpid(), os.fstat(old.fileno()).st_ino)
+        sockets.keep()
+        with socket.create_server(("127.0.0.1", 0)) as new:
+            found = sockets.find(os.getpid(), os.fstat(new.fileno()).st_ino)
+            assert found is not None and found.local.endswith(f":{new.getsockname()[1]}")
+        assert sockets.find(os.getpid(), 1) is None
+    sockets.close()
+
+
 def test_system_call_tables_name_the_same_calls() -> None:
     only_x86 = {
         "open",
@@ -209,8 +277,9 @@ def test_a_wait_is_read_after_a_stop_and_a_continue(code: str, operation: str) -
         os.kill(case.leader, signal.SIGSTOP)
         until(lambda: proc.stat(case.leader).state == "T")
         os.kill(case.leader, signal.SIGCONT)
-        until(lambda: waits.of_thread(case.leader, case.leader).operation == operation)
-        assert waits.of_thread(case.leader, case.leader).timeout == pytest.approx(777, abs=1)
+        until(lambda: proc.stat(case.leader).state == "S")  # it has had its turn, and waits again
+        wait = waits.of_thread(case.leader, case.leader)
+        assert (wait.operation, wait.timeout) == (operation, pytest.approx(777, abs=1))
 
 
 def test_a_question_beside_an_idle_connection_is_a_question() -> None:

@@ -75,6 +75,7 @@ WAITS = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", WAITS)
 def test_found_within_half_a_second_of_going_quiet(name: str) -> None:
     argv, stdin = WAITS[name]

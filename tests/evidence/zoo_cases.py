@@ -146,6 +146,11 @@ BUSY_CASES = [
     Zoo("fork storm", "fork_storm", payload("storm.py"), busy=True, root=True, limits=(("pids", 100),)),
     Zoo("memory thrash", "memory_pressure", payload("thrash.py", "{tmp}/big"), "python", busy=True, root=True,
         limits=(("memory", 40),)),
+    # It meets its limit as often as the one above, but only because the page cache does: it waits for nothing.
+    Zoo("reads more than its memory", "cpu_spin",
+        inline("import os; f = os.open('{tmp}/big', os.O_RDWR | os.O_CREAT); "
+               "os.ftruncate(f, 300 << 20)\nwhile True:\n for n in range(300): os.pread(f, 1 << 20, n << 20)"),
+        "python", busy=True, root=True, limits=(("memory", 40),)),
 ]  # fmt: skip
 
 HELD_OUT = [

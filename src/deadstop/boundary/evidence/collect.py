@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from . import proc, waits
-from .diagnose import diagnose
+from .diagnose import VAGUE, diagnose
 from .hints import HINTS
 from .snapshot import Finding, Snapshot
-from .stacks import python_stacks
+from .stacks import python_stacks, shows_stacks
 from .view import View
 
 _SHOWN = 64  # processes
@@ -21,9 +21,12 @@ Emit = Callable[[dict[str, Any]], None]
 
 def collect(view: View, emit: Emit) -> None:
     """Emit {"processes", "count"} as soon as the first sample is read, then {"diagnosis", "complete",
-    "took_ms"}, then, if the blamed process is a Python and somebody can tell, {"stacks"}.
+    "took_ms"}, then, if the blamed process is a Python and somebody can tell, {"stacks", "complete"}.
 
-    Meant for a short-lived child that may be killed between the two. Processes may vanish at any time: that
+    Where all are asleep, what the first sample alone tells is emitted before the second is taken, as
+    {"diagnosis", "complete": False}: on a busy machine a reader that sleeps may not get a CPU again in time.
+
+    Meant for a short-lived child that may be killed between these. Processes may vanish at any time: that
     is never an error. Not promised: that every process is listed (at most 64 are, `count` says how many there
     were), or that one that forks meanwhile is seen. Raises only what `emit` raises.
     """
@@ -31,13 +34,36 @@ def collect(view: View, emit: Emit) -> None:
     snapshot = Snapshot(view)
     try:
         emit({"processes": process_list(snapshot), "count": len(snapshot.pids)})
+        early = _first_look(snapshot)
+        if early is not None:
+            emit({"diagnosis": _described(snapshot, early), "complete": False})
         finding = _find(snapshot)
+        if early is not None and snapshot.cut_short and finding.kind in VAGUE:
+            finding = early
         took = round((time.monotonic() - started) * 1000, 2)
-        emit({"diagnosis": _described(snapshot, finding), "complete": not snapshot.cut_short, "took_ms": took})
-        if view.stacks and (found := python_stacks(finding.pid)):
-            emit({"stacks": found})
+        asks = view.stacks and shows_stacks(finding.pid)
+        complete = not snapshot.cut_short
+        emit({"diagnosis": _described(snapshot, finding), "complete": complete and not asks, "took_ms": took})
+        if asks:
+            found, in_time = python_stacks(finding.pid)
+            emit({"stacks": found, "complete": complete and in_time})
     finally:
         snapshot.close()
+
+
+def _first_look(snapshot: Snapshot) -> Finding | None:
+    """What one sample tells, if it tells anything; less sure than two."""
+    first = snapshot.early()
+    if first is None:
+        return None
+    try:
+        finding = diagnose(first)
+    except Exception:  # the second look meets it again, and says so
+        return None
+    finally:
+        snapshot.sockets.keep()
+    finding.confidence *= 0.8
+    return None if first.cut_short or finding.kind in VAGUE else finding
 
 
 def _find(snapshot: Snapshot) -> Finding:

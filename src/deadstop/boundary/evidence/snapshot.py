@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from . import proc
 from .locks import FileLocks
@@ -13,6 +14,7 @@ from .view import View
 
 _SAMPLED = 512  # processes; a fork storm has more, and is known by its number
 _DESCRIPTORS = 256  # per process
+_FEW = 16  # processes that one sample is judged of: the answer must be there before the second is due
 _WALL_FACTOR = 4  # on a loaded machine CPU time passes slowly; the wall clock ends the look too, later
 
 
@@ -59,6 +61,18 @@ class Snapshot:
         self._known: dict[tuple[int, int], tuple[str, str]] = {}
         self._holders: dict[tuple[str, str], list[tuple[int, int]]] | None = None
         self._children: dict[int, list[int]] | None = None
+
+    def early(self) -> Snapshot | None:
+        """What the first sample alone can be judged by, while the window is open; None where it could mislead.
+
+        What runs is known by how much it ran in the window, so all must be asleep. It spends of the same budget.
+        """
+        if self.view.window <= 0 or not 0 < len(self.pids) <= _FEW or not self._all_asleep():
+            return None
+        first = copy.copy(self)
+        first.view = replace(self.view, window=0.0)
+        first._known, first._holders, first._children = {}, None, None
+        return first
 
     def sample_again(self) -> None:
         """Sleep for what is left of the window, then sample again. A window of 0 keeps the first sample."""
@@ -152,6 +166,14 @@ class Snapshot:
 
     def _sample(self, pids: list[int]) -> dict[int, proc.Stat]:
         return {pid: found for pid in pids[:_SAMPLED] if (found := proc.stat(pid)) is not None}
+
+    def _all_asleep(self) -> bool:
+        for found in self.before.values():
+            threads = proc.names(f"/proc/{found.pid}/task", _FEW + 1) if found.threads > 1 else []
+            states = [stat.state for name in threads if (stat := proc.stat(found.pid, int(name)))]
+            if len(threads) > _FEW or "R" in (found.state, *states):
+                return False
+        return True
 
     def _run_times(self) -> dict[int, tuple[int, int, int]]:
         if self.view.window <= 0:

@@ -51,6 +51,7 @@ class Sockets:
 
     def __init__(self) -> None:
         self._tables: dict[str, _Table] = {}
+        self._kept: set[str] = set()
 
     def find(self, pid: int, inode: int) -> Socket | None:
         """The socket with this inode in the network namespace of `pid`; None if it is of another family or
@@ -62,7 +63,16 @@ class Sockets:
             name = f"of {pid}"
         if name not in self._tables:
             self._tables[name] = _Table(pid, name)
-        return self._tables[name].find(inode)
+        found = self._tables[name].find(inode)
+        if found is None and name in self._kept:
+            self._kept.discard(name)
+            self._tables.pop(name).close()
+            return self.find(pid, inode)
+        return found
+
+    def keep(self) -> None:
+        """Use what was read for a second look as well; a socket that is not among it is younger: then read anew."""
+        self._kept = set(self._tables)
 
     def close(self) -> None:
         """Let go of the kernel's sockets."""

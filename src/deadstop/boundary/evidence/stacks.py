@@ -29,26 +29,36 @@ def is_python(pid: int) -> bool:
         return False
 
 
-def python_stacks(pid: int) -> str | None:
-    """Without stopping the process. None if it is no Python, or does not tell in time."""
+def shows_stacks(pid: int) -> bool:
+    """Whether it is worth asking."""
+    return py_spy() is not None and is_python(pid)
+
+
+def python_stacks(pid: int) -> tuple[str | None, bool]:
+    """The stacks, without stopping the process, and whether that was over in time.
+
+    None if it is no Python, may not be looked into, or does not tell in time.
+    """
     program = py_spy()
     if program is None or not is_python(pid):
-        return None
+        return None, True
     reading, writing = os.pipe2(os.O_CLOEXEC)
     actions = [(os.POSIX_SPAWN_DUP2, writing, 1), (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)]
     try:
         child = os.posix_spawn(program, [program, "dump", "--nonblocking", "--pid", str(pid)], {}, file_actions=actions)
     except OSError:
         os.close(reading)
-        return None
+        return None, True
     finally:
         os.close(writing)
-    text = _read(reading, time.monotonic() + SECONDS)
+    end = time.monotonic() + SECONDS
+    text = _read(reading, end)
+    in_time = time.monotonic() < end
     os.close(reading)
     os.kill(child, signal.SIGKILL)  # not collected yet: the number is its own
     os.waitpid(child, 0)
     at = text.find("\nThread ")
-    return text[at + 1 :].strip() if at >= 0 else None
+    return (text[at + 1 :].strip() if at >= 0 else None), in_time
 
 
 def _read(reading: int, end: float) -> str:
