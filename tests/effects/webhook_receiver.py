@@ -31,12 +31,13 @@ class Got:
 @dataclass
 class Receiver:
     """`answers` are used up one by one, then it is 204: a status, (status, headers), "hang" or "drip". Events whose
-    number is in `refused` get 500."""
+    number is in `refused` get 500, in `hanging` none."""
 
     port: int = 0
     got: list[Got] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)
     refused: set[int] = field(default_factory=set)
+    hanging: set[int] = field(default_factory=set)
     ending: threading.Event = field(default_factory=threading.Event)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -64,6 +65,8 @@ class Receiver:
             self.changed.notify_all()
             if self.refused and got.event["data"]["n"] in self.refused:
                 return 500
+            if self.hanging and got.event["data"]["n"] in self.hanging:
+                return "hang"
             return self.answers.pop(0) if self.answers else 204
 
 

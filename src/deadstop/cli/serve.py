@@ -84,10 +84,11 @@ def _ledger(group: Any) -> None:
     add("--no-ledger", action="store_true", help="keep none")
     add("--webhook", action="append", default=[], metavar="URL",
         help=f"gets the events of operations, CloudEvents signed with {SECRET_VARIABLE} (repeatable)")  # fmt: skip
+    add("--keep-events", type=common.seconds, metavar="TIME", help="how long a sent one is known (default: 720h)")
     add("--alert-webhook", action="append", default=[], metavar="URL",
         help="is told once of what needs a person (repeatable)")  # fmt: skip
     add("--alert-command", action="append", default=[], metavar="COMMAND",
-        help="started for each such alert, JSON on its stdin and in DEADSTOP_ALERT (repeatable)")  # fmt: skip
+        help="started for each such alert, not by a shell; JSON is on its stdin and in DEADSTOP_ALERT")  # fmt: skip
     add("--alert-url", action="append", default=[], metavar="URL",
         help="any that apprise knows; needs deadstop[alerts] (repeatable)")  # fmt: skip
 
@@ -170,6 +171,7 @@ def _ledger_settings(arguments: argparse.Namespace, state: str) -> LedgerSetting
         alert_webhooks=tuple(arguments.alert_webhook),
         alert_commands=tuple(_words(text) for text in arguments.alert_command),
         alert_urls=tuple(arguments.alert_url),
+        **_given(keep_events_s=arguments.keep_events),
     )
 
 

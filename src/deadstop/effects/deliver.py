@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The outbox, sent: webhooks get their events at least once, of each group in its order.
 
-Every receiver is its own lane. One that is down, or slow, holds up its own events and nobody else's.
+Every receiver is its own lane. One that is down, or slow, holds up its own events and nobody else's. What was sent is
+pruned some time later.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import clock
 from ..errors import DeadstopError
-from ..ledger import crash, outbox
+from ..ledger import outbox
+from .lanes import Lane
 from .loops import Loop
-from .posting import LIMIT_S, NotPosted, Posted, Poster, key_of
+from .pace import Pace, Slots
+from .posting import LIMIT_S, Poster, key_of
 
 if TYPE_CHECKING:
     from ..ledger.ledger import Ledger
@@ -26,9 +29,13 @@ __all__ = ["Deliverer"]
 T = TypeVar("T")
 LOG = logging.getLogger("deadstop.outbox")
 
-AT_ONCE = 8  # to one receiver, each of another group
-LANES = 64
+LANES = 64  # receivers at once, each with some POSTs at once (pace.py)
+MOST_SLOW = 128  # POSTs that are not answered for long, of all of them
+TURN_S = 10.0  # for one receiver while others wait for a lane
+PACES = 1000  # that are remembered
 LEASE_SPARE_S = 30.0
+SPREAD, PRUNED = 200, 200  # messages, and rows, in one transaction
+PRUNE_EVERY_S, PRUNE_PAUSE_S = 60.0, 0.05
 STOP_S = 2.0  # for what is under way when it is to stop
 _LONGEST_PAUSE_S = 30.0
 
@@ -41,18 +48,26 @@ class Deliverer:
     tell the same one again; of a group the next follows the one before. Not promised: that it comes only once, or that
     the order holds for one whose sender had stopped for longer than its lease. `every` is seconds between looks.
 
+    What was sent is forgotten `keep` seconds later (None: never; an hour at least). Until then the same `dedup` is the
+    same event; published again after that, it is sent again under its old id.
+
     Raises UsageError for what is no URL and no secret. Several may work on one ledger, in whatever processes.
     """
 
     def __init__(
         self, ledger: Ledger, urls: Sequence[str] = (), secret: str | None = None, every: float = 1.0, *,
-        timeout: float = LIMIT_S,
+        timeout: float = LIMIT_S, keep: float | None = outbox.KEEP_S,
     ) -> None:  # fmt: skip
         self.ledger, self.urls = ledger, tuple(dict.fromkeys(outbox.check_url(url) for url in urls))
         self.every, self.timeout = float(clock.check_limit("every", every) or 1.0), timeout
         self.problem: str | None = None  #: why it cannot look into the outbox, while it cannot
+        self._keep_ms = outbox.check_keep(keep)
         self._secret = secret
         key_of(secret)
+        self._slots = Slots(MOST_SLOW)
+        self._paces: dict[str, Pace] = {}
+        self._lanes: dict[str, asyncio.Task[int]] = {}
+        self._lane_of: dict[str, Lane] = {}
         self._stop = threading.Event()
         self._wake: Callable[[], object] = lambda: None
         self._thread: threading.Thread | None = None
@@ -98,90 +113,120 @@ class Deliverer:
             while await self._spread():
                 pass
             found = await self._read(outbox.receivers)
-            return sum(await asyncio.gather(*(self._lane(poster, url) for url in found)))
+            count = sum(await asyncio.gather(*(self._lane(poster, url).run() for url in found)))
+        await self._prune()
+        return count
 
     async def _serve(self) -> None:
         woken, loop = asyncio.Event(), asyncio.get_running_loop()
         self._wake = lambda: _quietly(loop, woken.set)
-        lanes: dict[str, asyncio.Task[int]] = {}
         pause = self.every
+        pruning = asyncio.ensure_future(self._keep_pruning())
         async with Poster(self._secret, self.timeout) as poster:
             while not self._stop.is_set():
+                more = False
                 try:
-                    await self._spread()
-                    self._open_lanes(poster, lanes, await self._read(outbox.receivers), woken)
+                    more = await self._spread() >= SPREAD
+                    self._open_lanes(poster, await self._read(outbox.receivers))
                     self.problem, pause = None, self.every
                 except Exception as problem:
                     pause = min(_LONGEST_PAUSE_S, 2 * pause)
-                    self._report(problem)
-                await _sleep(woken, pause)
-            await self._close_lanes(lanes)
+                    self.report(problem)
+                await _sleep(woken, 0 if more else pause)
+            pruning.cancel()
+            await self._close_lanes()
 
-    def _open_lanes(
-        self, poster: Poster, lanes: dict[str, asyncio.Task[int]], urls: list[str], woken: asyncio.Event
-    ) -> None:
-        for url in [url for url, lane in lanes.items() if lane.done()]:
-            if (problem := lanes.pop(url).exception()) is not None:
-                self._report(problem)
-        for url in urls:
-            if url not in lanes and len(lanes) < LANES:
-                lanes[url] = asyncio.ensure_future(self._lane(poster, url))
-
-    async def _close_lanes(self, lanes: dict[str, asyncio.Task[int]]) -> None:
-        if lanes:
-            _, left = await asyncio.wait(lanes.values(), timeout=STOP_S)
-            for lane in left:
-                lane.cancel()
-            await asyncio.gather(*lanes.values(), return_exceptions=True)
-
-    def _report(self, problem: BaseException) -> None:
-        text = str(problem) if isinstance(problem, DeadstopError) else f"{type(problem).__name__}: {problem}"
-        if text != self.problem:  # once for each cause
+    def report(self, problem: BaseException) -> None:
+        """Why it cannot go on just now; logged once for each cause."""
+        text = _text(problem)
+        if text != self.problem:
             LOG.warning("the outbox cannot be delivered: %s", text)
         self.problem = text
-
-    # -- sending -----------------------------------------------------------------------------------------------------
 
     async def _spread(self) -> int:
         if not self.urls or not await self._read(outbox.unspread):
             return 0
-        return await self._write(outbox.spread, self.urls)
+        return await self.write(outbox.spread, self.urls, SPREAD)
 
-    async def _lane(self, poster: Poster, url: str) -> int:
-        """Everything that is due to one receiver; how many it has taken."""
-        count = 0
-        lease_ms = round((self.timeout + LEASE_SPARE_S) * 1000)
-        while not self._stop.is_set():
-            taken = await self._write(outbox.take, url, AT_ONCE, lease_ms)
-            if not taken:
-                break
-            crash.at("outbox.taken")
-            count += sum(await asyncio.gather(*(self._send(poster, due) for due in taken)))
-        return count
+    # -- lanes -------------------------------------------------------------------------------------------------------
 
-    async def _send(self, poster: Poster, due: outbox.Due) -> bool:
-        try:
-            posted = await poster.post(due.url, due.event_id, due.event)
-        except NotPosted as problem:
-            await self._write(outbox.failed, due.id, due.fence, str(problem))
-            return False
-        if posted.taken:
-            crash.at("outbox.sent")
-            await self._write(outbox.sent, due.id, due.fence)
-            return True
-        await self._write(outbox.failed, due.id, due.fence, f"the receiver answered {posted.status}",
-                          _wish(posted), final=posted.gone)  # fmt: skip
-        return False
+    def _lane(self, poster: Poster, url: str, *, patient: bool = False) -> Lane:
+        pace = self._paces.pop(url, None) or Pace(self._slots)
+        self._paces[url] = pace  # the one that was used last is the last
+        for old in [each for each in self._paces if each not in self._lanes][: max(0, len(self._paces) - PACES)]:
+            del self._paces[old]
+        return Lane(self, poster, url, pace, LEASE_SPARE_S, patient=patient)
+
+    def _open_lanes(self, poster: Poster, urls: Sequence[str]) -> None:
+        """For each that something is due to. Where there are too many, they take turns: who had none for longest."""
+        self._forget_ended()
+        waiting = []
+        for url in urls:
+            if url in self._lanes:
+                self._lane_of[url].wake()
+            elif url not in self._paces or not self._paces[url].rests():
+                waiting.append(url)
+        turns = {url: turn for turn, url in enumerate(self._paces)}
+        for url in sorted(waiting, key=lambda each: turns.get(each, -1)):
+            if len(self._lanes) >= LANES:
+                self._make_room()
+                return
+            lane = self._lane_of[url] = self._lane(poster, url, patient=True)
+            self._lanes[url] = asyncio.ensure_future(lane.run())
+
+    def _make_room(self) -> None:
+        for lane in self._lane_of.values():
+            if clock.monotonic() - lane.since > TURN_S:
+                lane.leave()
+
+    def _forget_ended(self) -> None:
+        for url in [url for url, task in self._lanes.items() if task.done()]:
+            self._lane_of.pop(url)
+            if (problem := self._lanes.pop(url).exception()) is not None:
+                self.report(problem)
+
+    async def _close_lanes(self) -> None:
+        for lane in self._lane_of.values():
+            lane.leave()
+        if self._lanes:
+            _, left = await asyncio.wait(self._lanes.values(), timeout=STOP_S)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*self._lanes.values(), return_exceptions=True)
+        self._lanes, self._lane_of = {}, {}
+
+    # -- pruning -----------------------------------------------------------------------------------------------------
+
+    async def _keep_pruning(self) -> None:
+        told = ""
+        while True:
+            try:
+                while await self._prune() == PRUNED:
+                    await asyncio.sleep(PRUNE_PAUSE_S)
+                told = ""
+            except Exception as problem:  # delivery goes on
+                if (text := _text(problem)) != told:
+                    LOG.warning("what was sent cannot be pruned: %s", text)
+                told = text
+            await asyncio.sleep(PRUNE_EVERY_S)
+
+    async def _prune(self) -> int:
+        """One small transaction, where there is anything: others wait for it."""
+        if self._keep_ms is None or not await self._read(lambda tx: outbox.prunable(tx, self._keep_ms or 0)):
+            return 0
+        return await self.write(outbox.prune, self._keep_ms, PRUNED)
+
+    # -- the ledger --------------------------------------------------------------------------------------------------
 
     async def _read(self, work: Callable[..., T]) -> T:
         return await asyncio.to_thread(self.ledger.read, work)
 
-    async def _write(self, work: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    async def write(self, work: Callable[..., T], *arguments: Any, **options: Any) -> T:
         return await asyncio.to_thread(self.ledger.write, lambda tx: work(tx, *arguments, **options))
 
 
-def _wish(posted: Posted) -> float | None:
-    return posted.retry_after if posted.status in (429, 503) else None
+def _text(problem: BaseException) -> str:
+    return str(problem) if isinstance(problem, DeadstopError) else f"{type(problem).__name__}: {problem}"
 
 
 def _quietly(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:

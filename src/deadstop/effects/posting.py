@@ -28,7 +28,8 @@ __all__ = ["CLOUDEVENT", "NotPosted", "Posted", "Poster", "key_of", "post_once",
 
 CLOUDEVENT = "application/cloudevents+json; charset=utf-8"
 LIMIT_S = 15.0  # of one POST: looking up, connecting, sending, and the head of the answer
-_DRAIN_S, _DRAIN_BYTES = 1.0, 64 << 10  # of the rest, so that the connection can be used again
+# Of the rest, so that the connection can be used again. Pieces of a byte each would keep the loop from others.
+_DRAIN_S, _DRAIN_BYTES, _DRAIN_PIECES = 1.0, 64 << 10, 64
 _PREFIX = "whsec_"
 
 
@@ -49,7 +50,12 @@ class Posted(NamedTuple):
 
 
 class NotPosted(Exception):
-    """There was no answer; whether it came there nobody can say. The text holds nothing of the URL's path."""
+    """There was no answer; whether it came there nobody can say, unless it was `unreached`: nobody is there. The text
+    holds nothing of the URL's path."""
+
+    def __init__(self, text: str, *, unreached: bool = False) -> None:
+        super().__init__(text)
+        self.unreached = unreached
 
 
 def key_of(secret: str | None) -> bytes | None:
@@ -102,7 +108,8 @@ class Poster:
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as problem:
             text = str(problem)
             hidden = url in text or not text
-            raise NotPosted(type(problem).__name__ if hidden else f"{type(problem).__name__}: {text}") from None
+            shown = type(problem).__name__ if hidden else f"{type(problem).__name__}: {text}"
+            raise NotPosted(shown, unreached=isinstance(problem, httpx2.ConnectError)) from None
 
     def _headers(self, event_id: str, body: bytes) -> dict[str, str]:
         at = int(time.time())
@@ -128,10 +135,10 @@ class Poster:
 
 
 async def _drain(response: Any) -> None:
-    count = 0
+    count = pieces = 0
     async for piece in response.aiter_raw():
-        count += len(piece)
-        if count > _DRAIN_BYTES:
+        count, pieces = count + len(piece), pieces + 1
+        if count > _DRAIN_BYTES or pieces > _DRAIN_PIECES:
             return
 
 

@@ -3,7 +3,8 @@
 
 An event is a CloudEvents 1.0 envelope. Its `source` and `id` stay the same however often it is sent, so that a receiver
 can tell a repetition. Of one group only the first that is open is sent: the next one follows when it was taken, or has
-died. `take` gives a lease and a fence: what was taken by somebody who went away is taken again.
+died. `take` gives a lease and a fence: what was taken by somebody who went away is taken again. What was sent is kept
+for a while, so that its `dedup` is known, and then pruned.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from .. import clock
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from .store import Tx
 
 __all__ = [
-    "SETTLED", "Due", "check_message", "check_url", "counts", "dead", "failed", "publish", "receivers", "retry", "sent",
-    "settled_message", "shown", "spread", "take", "unspread",
+    "KEEP_S", "SETTLED", "Due", "End", "check_keep", "check_message", "check_url", "counts", "dead", "failed",
+    "give_back", "prunable", "prune", "publish", "receivers", "retry", "sent", "settled_message", "shown", "spread",
+    "take", "turn", "unspread",
 ]  # fmt: skip
 
 SETTLED = "deadstop.operation.settled"
@@ -37,6 +39,7 @@ FIRST_PAUSE_MS, LAST_PAUSE_MS = 1_000, 30 * 60_000  # doubling: 40 tries take so
 LONGEST_WISH_MS = 60 * 60_000  # of a receiver that says Retry-After
 MOST_AGE_MS, OLD_TRIES = 24 * 3_600_000, 5
 NEVER_MS = 1 << 60  # when the ones behind the first of a group are due
+KEEP_S, SHORTEST_KEEP_S = 30 * 24 * 3600.0, 3600.0  # what was sent: as long its `dedup` is known
 _KEPT_PROBLEM = 500
 _RACES = 20
 
@@ -51,11 +54,23 @@ class Due:
     event: str
     tries: int
     op_id: str | None
+    ordering: str
 
     @property
     def event_id(self) -> str:
         """The event's own id: the same for every receiver and every try."""
         return self.id.partition(".")[0]
+
+
+class End(NamedTuple):
+    """How the sending of one ended. Without a problem its receiver has it; see `failed` for the rest. `returned`: its
+    sender was stopped, and the next one shall not wait for the end of the lease."""
+
+    due: Due
+    problem: str | None = None
+    retry_after: float | None = None
+    final: bool = False
+    returned: bool = False
 
 
 def settled_message(record: Record, to: State) -> Message:
@@ -97,6 +112,17 @@ def check_url(url: str) -> str:
     return url
 
 
+def check_keep(seconds: float | None) -> int | None:
+    """How long what was sent is kept, in milliseconds; None is for ever. Raises UsageError for less than an hour: a
+    repetition could not be told."""
+    found = clock.check_limit("keep", seconds)
+    if found is None:
+        return None
+    if found < SHORTEST_KEEP_S:
+        raise UsageError(f"events: {found:g} s is too short to keep what was sent; give an hour at least")
+    return round(found * 1000)
+
+
 def publish(tx: Tx, message: Message) -> str:
     """Write it down, to be sent once this transaction is durable; the event's id. Of one `dedup` there is one event.
 
@@ -126,15 +152,17 @@ def _place(tx: Tx, ordering: str, url: str | None) -> tuple[int, int]:
 
     Whoever ends one makes the next one due (`_release`), so the two may not overlook each other: hence the lock. What
     goes to every receiver is never due: its time only says in which order it is given to them, whatever time it was
-    when a transaction that had to wait for the lock began.
+    when a transaction that had to wait for the lock began. Positions begin with the time, so that they go on growing
+    where all that came before was pruned.
     """
     tx.one("outbox_lock", ordering=ordering)
-    row = tx.one("outbox_position", ordering=ordering)
-    assert row is not None
+    row = tx.one("outbox_last", ordering=ordering)
+    last, last_ms = (0, 0) if row is None else (int(row[0]), int(row[1]))
+    position = max(last + 1, tx.now)
     if url is None:
-        return int(row[0]), max(tx.now, int(row[1]))
+        return position, max(tx.now, last_ms)
     waits = tx.one("outbox_unended", ordering=ordering) is not None
-    return int(row[0]), NEVER_MS if waits else tx.now
+    return position, NEVER_MS if waits else tx.now
 
 
 def _release(tx: Tx, ordering: str) -> None:
@@ -169,15 +197,16 @@ def spread(tx: Tx, urls: Sequence[str], limit: int = 200) -> int:
     if not urls:
         return 0
     rows = tx.all("outbox_unspread", limit=limit)
-    for event_id, ordering, op_id, event in rows:
-        for url in urls:
-            _copy(tx, event_id, ordering, op_id, event, url)
-        tx.run("outbox_spread", id=event_id)
+    copies = [(_ordering(row[1], url), url, row) for row in rows for url in urls]
+    for own, url, (event_id, _, op_id, event) in sorted(copies, key=lambda each: each[0]):  # see `turn`
+        _copy(tx, event_id, own, op_id, event, url)
+    for row in rows:
+        tx.run("outbox_spread", id=row[0], now=tx.now)
     return len(rows)
 
 
-def _copy(tx: Tx, event_id: str, ordering: str, op_id: str | None, event: str, url: str) -> None:
-    name, dedup, own = f"{event_id}.{digest(url.encode())[:12]}", f"{event_id} {url}", _ordering(ordering, url)
+def _copy(tx: Tx, event_id: str, own: str, op_id: str | None, event: str, url: str) -> None:
+    name, dedup = f"{event_id}.{digest(url.encode())[:12]}", f"{event_id} {url}"
     for _ in range(_RACES):
         if tx.one("outbox_of_dedup", dedup=dedup):
             return
@@ -193,6 +222,22 @@ def receivers(tx: Tx, limit: int = 1000) -> list[str]:
     return [url for (url,) in tx.all("outbox_receivers", now=tx.now, limit=limit)]
 
 
+def turn(tx: Tx, url: str, ends: Sequence[End], limit: int, lease_ms: int) -> list[Due]:
+    """Write down how sendings ended, and `take` up to `limit` more: what follows in their groups may be among them.
+
+    Groups are locked in the order of their names, by all who lock many: so no two wait for each other.
+    """
+    for end in sorted(ends, key=lambda each: each.due.ordering):
+        name, fence = end.due.id, end.due.fence
+        if end.returned:
+            give_back(tx, name, fence)
+        elif end.problem is None:
+            sent(tx, name, fence)
+        else:
+            failed(tx, name, fence, end.problem, end.retry_after, final=end.final)
+    return take(tx, url, limit, lease_ms) if limit > 0 else []
+
+
 def take(tx: Tx, url: str, limit: int, lease_ms: int, now: int | None = None) -> list[Due]:
     """What is to be sent to `url` now, of each group at most one. Nobody else is given it until the lease is over.
 
@@ -200,17 +245,17 @@ def take(tx: Tx, url: str, limit: int, lease_ms: int, now: int | None = None) ->
     """
     now = tx.now if now is None else now
     found = []
-    for name, fence, to, event, tries, op_id in tx.all("outbox_due", url=url, now=now, limit=limit):
+    for name, fence, to, event, tries, op_id, ordering in tx.all("outbox_due", url=url, now=now, limit=limit):
         if tries >= MOST_TRIES:
             _die(tx, name, fence, op_id, to, "whoever was to send it went away each time")
         elif tx.run("outbox_take", id=name, fence=fence, lease_ms=now + lease_ms):
-            found.append(Due(name, fence + 1, to, event, tries + 1, op_id))
+            found.append(Due(name, fence + 1, to, event, tries + 1, op_id, ordering))
     return found
 
 
 def sent(tx: Tx, name: str, fence: int) -> bool:
     """The receiver has it. False if somebody else has taken it since: then it may come there twice."""
-    row = tx.one("outbox_sent", id=name, fence=fence)
+    row = tx.one("outbox_sent", id=name, fence=fence, now=tx.now)
     if row is not None:
         _release(tx, row[0])
     return row is not None
@@ -233,6 +278,11 @@ def failed(
     next_ms = tx.now + pause_ms(tries, retry_after)
     changed = tx.run("outbox_again", id=name, fence=fence, next_ms=next_ms, problem=clean(problem[:_KEPT_PROBLEM]))
     return "waiting" if changed else None
+
+
+def give_back(tx: Tx, name: str, fence: int) -> bool:
+    """Whoever took it cannot send it: it is due again at once, and this try does not count. It may have come there."""
+    return bool(tx.run("outbox_give_back", id=name, fence=fence, now=tx.now))
 
 
 def pause_ms(tries: int, retry_after: float | None = None) -> int:
@@ -272,6 +322,19 @@ def dead(tx: Tx, limit: int = 100) -> list[dict[str, Any]]:
     """Those that were given up, the oldest first: id, op_id, url, tries, problem, created_ms."""
     names = ("id", "op_id", "url", "tries", "problem", "created_ms")
     return [dict(zip(names, row, strict=True)) for row in tx.all("outbox_dead", limit=limit)]
+
+
+def prunable(tx: Tx, keep_ms: int) -> bool:
+    """Whether there is anything that was sent longer ago than that."""
+    return tx.one("outbox_prunable", before=tx.now - keep_ms) is not None
+
+
+def prune(tx: Tx, keep_ms: int, limit: int = 200) -> int:
+    """Forget what was sent longer ago than that; how many rows. What waits or died stays.
+
+    Its `dedup` is then known no more: an event published under it again is sent again, under the id that it had.
+    """
+    return tx.run("outbox_prune", before=tx.now - keep_ms, limit=limit)
 
 
 def counts(tx: Tx) -> dict[str, int]:

@@ -87,9 +87,11 @@ class Operations:
         kind, address, _ = self.settings.place.partition("://")
         if address and kind not in ("postgresql", "postgres"):
             raise UsageError(f"--ledger: {kind}:// is no kind of ledger: give a path or a postgresql:// URL")
+        from ..ledger.outbox import check_keep, check_url
+
+        check_keep(self.settings.keep_events_s)
         if self.settings.webhooks:
             from ..effects.posting import key_of
-            from ..ledger.outbox import check_url
 
             key_of(self.settings.secret)
             for url in self.settings.webhooks:
@@ -181,7 +183,8 @@ class Operations:
     def _deliverer(self, ledger: Ledger) -> _Part:
         from ..effects.deliver import Deliverer
 
-        return Deliverer(ledger, self.settings.webhooks, self.settings.secret, self.settings.every_s)
+        settings = self.settings
+        return Deliverer(ledger, settings.webhooks, settings.secret, settings.every_s, keep=settings.keep_events_s)
 
     def _attention(self, ledger: Ledger) -> _Part:
         from ..effects.attention import Attention

@@ -20,7 +20,8 @@ class LedgerSettings:
     """Which ledger, who is told of what was settled (`webhooks`), and who of what needs a person (`alert_...`).
 
     With `required` a server whose packages for it are missing does not start. `secret` signs every webhook. The
-    reconciler asks every `every_s` seconds, at most `parallel` authorities at once.
+    reconciler asks every `every_s` seconds, at most `parallel` authorities at once. Events that were sent are known, by
+    their `dedup`, for `keep_events_s`.
     """
 
     place: str = field(repr=False)
@@ -32,6 +33,7 @@ class LedgerSettings:
     alert_urls: tuple[str, ...] = field(default=(), repr=False)
     every_s: float = 1.0
     parallel: int = 8
+    keep_events_s: float = 30 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ SELECT pg_advisory_xact_lock(hashtextextended(:ordering, 0))
 -- name: outbox_unended
 SELECT id FROM outbox WHERE state IN ('waiting', 'sending') AND ordering = :ordering ORDER BY position LIMIT 1
 
--- name: outbox_position
-SELECT coalesce(max(position), 0) + 1, coalesce(max(next_ms), 0) FROM outbox WHERE ordering = :ordering
+-- name: outbox_last
+SELECT position, next_ms FROM outbox WHERE ordering = :ordering ORDER BY position DESC LIMIT 1
 
 -- name: outbox_add
 INSERT INTO outbox (id, dedup, ordering, position, op_id, url, event, state, fence, tries, next_ms, created_ms)
@@ -26,15 +26,30 @@ SELECT id, ordering, op_id, event FROM outbox
 WHERE state IN ('waiting', 'sending') AND url IS NULL ORDER BY next_ms, position LIMIT :limit
 
 -- name: outbox_spread
-UPDATE outbox SET state = 'sent' WHERE id = :id AND state = 'waiting' AND url IS NULL
+UPDATE outbox SET state = 'sent', next_ms = CASE WHEN next_ms > :now THEN next_ms ELSE :now END
+WHERE id = :id AND state = 'waiting' AND url IS NULL
 
 -- name: outbox_receivers
-SELECT DISTINCT url FROM outbox
-WHERE state IN ('waiting', 'sending') AND url IS NOT NULL AND next_ms <= :now LIMIT :limit
+-- From one URL to the next: what waits for its turn is passed over.
+WITH RECURSIVE receiver (url) AS (
+    SELECT min(url) FROM outbox WHERE state IN ('waiting', 'sending') AND url IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(o.url) FROM outbox o WHERE o.state IN ('waiting', 'sending') AND o.url > receiver.url)
+    FROM receiver WHERE receiver.url IS NOT NULL
+)
+SELECT url FROM receiver WHERE url IS NOT NULL AND EXISTS (
+    SELECT 1 FROM outbox o WHERE o.state IN ('waiting', 'sending') AND o.url = receiver.url AND o.next_ms <= :now
+) LIMIT :limit
 
 -- name: outbox_due
-SELECT id, fence, url, event, tries, op_id FROM outbox
+SELECT id, fence, url, event, tries, op_id, ordering FROM outbox
 WHERE state IN ('waiting', 'sending') AND url = :url AND next_ms <= :now ORDER BY next_ms, position LIMIT :limit
+
+-- name: outbox_due postgresql
+-- Several who take at once do not get the same ones, and then none.
+SELECT id, fence, url, event, tries, op_id, ordering FROM outbox
+WHERE state IN ('waiting', 'sending') AND url = :url AND next_ms <= :now ORDER BY next_ms, position LIMIT :limit
+FOR UPDATE SKIP LOCKED
 
 -- name: outbox_take
 UPDATE outbox SET state = 'sending', fence = fence + 1, tries = tries + 1, lease_ms = :lease_ms, next_ms = :lease_ms
@@ -44,12 +59,16 @@ WHERE id = :id AND fence = :fence AND state IN ('waiting', 'sending')
 SELECT tries, created_ms, op_id, url FROM outbox WHERE id = :id AND fence = :fence AND state = 'sending'
 
 -- name: outbox_sent
-UPDATE outbox SET state = 'sent', lease_ms = NULL, problem = NULL
+UPDATE outbox SET state = 'sent', lease_ms = NULL, problem = NULL, next_ms = :now
 WHERE id = :id AND fence = :fence AND state = 'sending'
 RETURNING ordering
 
 -- name: outbox_again
 UPDATE outbox SET state = 'waiting', lease_ms = NULL, next_ms = :next_ms, problem = :problem
+WHERE id = :id AND fence = :fence AND state = 'sending'
+
+-- name: outbox_give_back
+UPDATE outbox SET state = 'waiting', lease_ms = NULL, next_ms = :now, tries = tries - 1
 WHERE id = :id AND fence = :fence AND state = 'sending'
 
 -- name: outbox_dies
@@ -73,3 +92,11 @@ SELECT op_id FROM outbox WHERE id = :id
 -- name: outbox_counts
 SELECT state, count(*) FROM outbox WHERE state IN ('waiting', 'sending') GROUP BY state
 UNION ALL SELECT 'dead', count(*) FROM outbox WHERE state = 'dead'
+
+-- name: outbox_prunable
+SELECT 1 FROM outbox WHERE state = 'sent' AND next_ms < :before LIMIT 1
+
+-- name: outbox_prune
+DELETE FROM outbox WHERE id IN (
+    SELECT id FROM outbox WHERE state = 'sent' AND next_ms < :before ORDER BY next_ms LIMIT :limit
+)

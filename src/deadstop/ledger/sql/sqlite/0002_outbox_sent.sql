@@ -1,0 +1,4 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What was sent is pruned some time later: then its `next_ms` says when it was sent.
+
+CREATE INDEX outbox_sent ON outbox (next_ms) WHERE state = 'sent';
