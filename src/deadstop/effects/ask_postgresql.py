@@ -8,10 +8,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import MissingExtra
+from ..ledger.pg_settings import asked
 from .filling import Unaskable
 
 try:
     import psycopg
+    from psycopg import sql
 except ImportError:
     raise MissingExtra("asking a PostgreSQL database", "postgresql") from None
 
@@ -28,7 +30,11 @@ def rows_of(url: str, statement: str, parameters: Mapping[str, str], timeout: fl
         given |= {"connect_timeout": max(2, round(timeout)), "tcp_user_timeout": milliseconds, "options": options}
         with psycopg.connect(**{"application_name": "deadstop", **given}) as connection:  # type: ignore[arg-type]
             connection.read_only = True
-            return connection.execute(statement.encode(), parameters).fetchmany(2)
+            # Once more, for this transaction: a pooler may have passed the options over, and others set theirs.
+            wanted = asked(options)
+            words = sql.SQL(", ").join(sql.SQL("set_config({}, {}, true)").format(*pair) for pair in wanted.items())
+            connection.execute(sql.SQL("SELECT {}").format(words), prepare=False)
+            return connection.execute(statement.encode(), parameters, prepare=False).fetchmany(2)
     except psycopg.errors.QueryCanceled:
         raise TimeoutError from None
     except psycopg.OperationalError as problem:

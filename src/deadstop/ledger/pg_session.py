@@ -4,6 +4,9 @@
 What needs no answer (BEGIN, an INSERT that cannot be in conflict) goes out with the next thing that does, the last of
 them with COMMIT: a third of the round trips. Statements are prepared once for each connection. Every wait has a bound
 of ours, which the blocking calls of the driver do not have.
+
+Behind a pooler (PgBouncer) the server's session may be another one for each transaction: then nothing is prepared, and
+what has to be set is set in every transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ try:
     import psycopg
     from psycopg import pq
 except ImportError:
-    raise MissingExtra("PostgreSQL ledgers", "postgresql") from None
+    raise MissingExtra("a PostgreSQL ledger", "postgresql") from None
 
 if TYPE_CHECKING:
     from psycopg.abc import Buffer
@@ -76,6 +79,13 @@ class _Statement:
 @cache
 def _statements() -> dict[str, _Statement]:
     return {name: _Statement(name, text) for name, text in {**statements("postgresql"), **_OWN}.items()}
+
+
+@cache
+def _local(text: str) -> _Statement:
+    made = _Statement("_local", "")
+    made.text = text.encode()
+    return made
 
 
 class Refused(Exception):
@@ -142,6 +152,7 @@ class Session:
         self.now = 0  # of this transaction, and its name in the server
         self.xid = ""
         self.server = ""  # when it was started: another time is another server, as far as `xid` goes
+        self.local = ""  # behind a pooler: a statement that each transaction begins with
         self._pg = connection.pgconn
         self._pg.nonblocking = 1
         self._poll = select.poll()
@@ -171,6 +182,11 @@ class Session:
             raise refused
         return rows
 
+    @property
+    def pid(self) -> int:
+        """As the server named itself at the start. A pooler gives a name of its own."""
+        return self._pg.backend_pid
+
     def pipeline(self) -> Session:
         """From now on, transactions."""
         self._pg.enter_pipeline_mode()
@@ -181,10 +197,13 @@ class Session:
     def transaction(self, begin: str, work: Callable[[Tx], T]) -> T:
         self.now, self.xid = 0, ""
         self.queue(begin, {})
+        if self.local:
+            self._queue.append((_local(self.local), [], ()))
         self.queue("_now" if begin == BEGIN_WRITE else "_now_read", {})
+        unasked = len(self._queue)
         try:
             result = work(cast("Tx", _Tx(self)))
-            if self._open or len(self._queue) > 2:
+            if self._open or len(self._queue) > unasked:
                 self._commit(result)
             return result
         except Lost:
@@ -243,6 +262,10 @@ class Session:
         pg, expected = self._pg, list[tuple[str, Any]]()
         fresh: dict[Any, bytes] = {}
         for statement, values, types in queue:
+            if self.local:
+                pg.send_query_params(statement.text, values, [_oid(each) for each in types])
+                expected.append(("result", statement.name))
+                continue
             key = (statement.name, types)
             handle = self._prepared.get(key) or fresh.get(key)
             if handle is None:

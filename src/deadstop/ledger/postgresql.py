@@ -8,6 +8,7 @@ measured by the database's clock alone.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import threading
@@ -17,59 +18,33 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
-from ..errors import LedgerUnavailable, MissingExtra, UsageError
+from ..errors import LedgerUnavailable, MissingExtra
 from . import crash
 from .pg_session import ANSWER_S, BEGIN_READ, BEGIN_WRITE, Lost, Refused, Session, one_line
+from .pg_settings import ASK, OWNER, SETTINGS, STARTED, asked, fix, read_url, setting
 from .statements import migrations
 from .store import Tx, check_migrations
 
 try:
     import psycopg
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
 except ImportError:
-    raise MissingExtra("PostgreSQL ledgers", "postgresql") from None
+    raise MissingExtra("a PostgreSQL ledger", "postgresql") from None
 
 __all__ = ["PostgresStore"]
+
+LOG = logging.getLogger("deadstop.ledger")
 
 T = TypeVar("T")
 
 CONNECTIONS = 8
-CONNECT_S = 5
 ROOM_S = 15.0  # for one of the connections to become free
 TRIES, AGAIN_S = 6, 10.0  # how often work is run, and until when it is begun anew
 PAUSE_S = 0.005
 FATE_S = 2.0  # for a server to say what became of a COMMIT that it has not answered
 
-# Keepalives and a limit on unacknowledged data: what a dead host costs, on top of the bounds above.
-_NETWORK: dict[str, Any] = {
-    "connect_timeout": CONNECT_S, "keepalives": 1, "keepalives_idle": 5, "keepalives_interval": 2,
-    "keepalives_count": 3, "tcp_user_timeout": 12_000, "target_session_attrs": "read-write",
-    "application_name": "deadstop", "client_encoding": "utf8",
-}  # fmt: skip
-# A lock is never kept by a process that has been stopped in the middle. Plans are made once, and never for the size
-# that a table had at the time: every statement has its index.
-_SETTINGS = {
-    "statement_timeout": "10s", "lock_timeout": "5s", "idle_in_transaction_session_timeout": "30s",
-    "plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off",
-}  # fmt: skip
+_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"  # whatever the role's default: waits are seen the end of
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('deadstop migration ' || current_schema(), 0))"
-# A recovery after the death of one backend is no new start, but names transactions anew: it resets these statistics.
-_STARTED = "concat(pg_postmaster_start_time(), ' ', (SELECT stats_reset FROM pg_stat_bgwriter))"
-_SETUP = (
-    f"SELECT current_setting('synchronous_commit'), current_setting('server_encoding'), current_schema(), {_STARTED}, "
-    + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items())
-)
 _AGAIN = ("40001", "40P01", "22012")  # serialisation failure, deadlock, a change of one row that found another
-_FIXES = {
-    "42501": "grant the rights that 0001_ledger.sql names", "53100": "make room on its disk",
-    "53300": "allow more connections", "55P03": "see who holds the lock (pg_locks)",
-    "57014": "see what keeps the server busy", "25006": "name the server that can be written to",
-}  # fmt: skip
-_WORDS = {  # of a connection that was not made, which has no code
-    "authentication failed": "check the user and the password", 'database "': "create the database",
-    'role "': "create the role", "too many": "allow more connections", "refused": "start the server, or name another",
-    "No such file": "start the server, or name another", "timeout": "see whether the server can be reached",
-}  # fmt: skip
 
 
 class PostgresStore:
@@ -91,7 +66,9 @@ class PostgresStore:
         self._room = threading.BoundedSemaphore(connections)
         self._idle: list[Session] = []
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        self.where, self._secrets, self._conninfo = _read(url)
+        self.where, self._secrets, self._conninfo = read_url(url)
+        self._told = False
+        self._local = ""  # behind a pooler: what each transaction begins with
         self._migrate()
         _stores.add(self)
 
@@ -104,30 +81,51 @@ class PostgresStore:
         except psycopg.Error as problem:
             raise self._unavailable(one_line(problem), problem.sqlstate or "") from problem
         try:
-            row = session.plain(_SETUP)[0]
-            self._check(row[0], row[1], row[2])
-            session.server = row[3]
+            # What is set outlives a transaction only where the session is ours alone.
+            ours = f"pg_backend_pid() <> {session.pid}"
+            pid, path, started, schema, *server = session.plain(f"SELECT {ASK}, {setting(SETTINGS, ours)}")[0]
+            self._check(*server[:3])
+            if pid != session.pid:
+                schema = self._behind_a_pooler(session, path)
+            if schema is None:
+                raise LedgerUnavailable(
+                    self.where, "no schema of its search_path exists, or none may be used",
+                    "CREATE SCHEMA, or GRANT USAGE on it",
+                )  # fmt: skip
+            session.server = started
             self._sessions.add(session)
             return session
         except (Lost, Refused) as problem:
             session.close()
-            raise self._unavailable(str(problem), "") from problem
+            raise self._unavailable(str(problem), getattr(problem, "state", "")) from problem
         except BaseException:
             session.close()
             raise
 
-    def _check(self, durable: str, encoding: str, schema: str | None) -> None:
-        if durable == "off":
-            raise LedgerUnavailable(
-                self.where, "synchronous_commit is off: what it confirms can be lost",
-                "set it on for this user: ALTER ROLE ... SET synchronous_commit = on",
-            )  # fmt: skip
+    def _behind_a_pooler(self, session: Session, path: str) -> str | None:
+        """Its sessions have had other users, and may get others after each transaction: what they left set is not to be
+        relied on, and nothing is to be left to them. What `options` asks for is set here, too: poolers pass it over."""
+        if not self._local:
+            wanted = asked(session.connection.info.options)
+            self._local = "SELECT " + setting({"search_path": path, **wanted, **SETTINGS}, "true")
+        session.local = self._local
+        schema: str | None = session.plain(f"{_BEGIN}; {session.local}; SELECT current_schema()")[0][0]
+        session.plain("COMMIT")
+        return schema
+
+    def _check(self, encoding: str, fsync: str, triggers: str) -> None:
         if encoding != "UTF8":
             raise LedgerUnavailable(
                 self.where, f"its encoding is {encoding}", "create the database with ENCODING 'UTF8'"
             )
-        if schema is None:
-            raise LedgerUnavailable(self.where, "no schema of its search_path exists", "create it: CREATE SCHEMA ...")
+        if triggers == "replica":
+            raise LedgerUnavailable(
+                self.where, "its triggers do not fire for this user", "set session_replication_role = origin for it"
+            )
+        if fsync == "off" and not self._told:
+            self._told = True
+            text = "the ledger %s: its server runs with fsync off: what it confirms is lost if its machine dies"
+            LOG.warning(text, self.where)
 
     def _take(self) -> Session:
         if not self._room.acquire(timeout=ROOM_S):
@@ -182,8 +180,7 @@ class PostgresStore:
     def _unavailable(self, text: str, state: str, *, uncertain: bool = False) -> LedgerUnavailable:
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        fix = _FIXES.get(state) or _FIXES.get(state[:2]) or next((_WORDS[word] for word in _WORDS if word in text), "")
-        return LedgerUnavailable(self.where, text, fix, uncertain=uncertain)
+        return LedgerUnavailable(self.where, text, fix(state, text), uncertain=uncertain)
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
@@ -198,6 +195,10 @@ class PostgresStore:
 
     def read(self, work: Callable[[Tx], T], /) -> T:
         return self._run(BEGIN_READ, work)
+
+    def scrub(self) -> bool:
+        """Not ours to do: old rows go with VACUUM, and the server's log has its own keeping."""
+        return False
 
     def _run(self, begin: str, work: Callable[[Tx], T]) -> T:
         until = time.monotonic() + AGAIN_S
@@ -232,7 +233,7 @@ class PostgresStore:
             try:
                 asking = self._connect()
                 try:
-                    server, fate = asking.plain(f"SELECT {_STARTED}, pg_xact_status('{session.xid}'::xid8)")[0]
+                    server, fate = asking.plain(f"SELECT {STARTED}, pg_xact_status('{session.xid}'::xid8)")[0]
                 finally:
                     asking.close()
                 if server != session.server or fate != "in progress":
@@ -249,12 +250,14 @@ class PostgresStore:
         """One process at a time, all or nothing, and nothing at all where it is up to date."""
         session = self._connect()
         try:
+            session.plain(f"{_BEGIN}; {session.local}")
             if self._undone(session):
-                session.plain(f"BEGIN; {_LOCK}")
+                session.plain(_LOCK)
                 self._apply(session)
-                session.plain("COMMIT")
+            session.plain("COMMIT")
         except (Lost, Refused) as problem:
-            raise self._unavailable(str(problem), getattr(problem, "state", "")) from problem
+            state = getattr(problem, "state", "")
+            raise self._unavailable(str(problem), OWNER if state == "42501" else state) from problem
         finally:
             session.close()
 
@@ -287,24 +290,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _read(url: str) -> tuple[str, tuple[str, ...], str]:
-    """What people are shown of it, what they are not, and what libpq is given. An error does not show it either."""
-    try:
-        given = {name: str(value) for name, value in conninfo_to_dict(url).items()}
-    except psycopg.Error:
-        raise UsageError(
-            "ledger: libpq cannot read this postgresql:// URL (not shown: it may hold a password)"
-        ) from None
-    host, port = given.get("host", ""), given.get("port", "")
-    on_socket = host.startswith("/")
-    place = f"{given['user']}@" if "user" in given else ""
-    if not on_socket:
-        place += host + (f":{port}" if port else "")
-    more = {"host": host, "port": port} if on_socket else {}
-    more["options"] = given.get("options", "")
-    words = "&".join(f"{name}={value}" for name, value in more.items() if value)
-    shown = f"postgresql://{place}/{given.get('dbname', '')}" + (f"?{words}" if words else "")
-    secrets = tuple(given[name] for name in ("password", "sslpassword") if given.get(name))
-    return shown, secrets, make_conninfo("", **{**_NETWORK, **given, "client_encoding": "utf8"})

@@ -19,8 +19,9 @@ __all__ = ["sequence"]
 def sequence(tx: Tx, entries: Iterable[Evidence] | None = None, limit: int = 4096) -> int:
     """Give places to `entries`, just written in this transaction, in their order; how many have got one.
 
-    Without entries: to at most `limit` of those that have none yet, by time, those of one operation in their own order.
-    That is for a database with several writers: whoever does it holds the log's end until the commit, others wait.
+    Without entries: to at most `limit` of those that have none yet, by time, those of one operation in their own order
+    (where many wait, by time only among 4096 of them, of the operations that were begun first). That is for a database
+    with several writers: whoever does it holds the log's end until the commit, others wait.
     Raises LedgerBroken if the log's end is not one.
     """
     if entries is not None:
