@@ -14,6 +14,7 @@ from typing import Any
 from deadstop.ledger import operations, settling
 from deadstop.ledger.definition import Definition
 from deadstop.ledger.ledger import Ledger
+from deadstop.ledger.merkle import Frontier, Node
 from deadstop.ledger.queries import HttpQuery
 from deadstop.ledger.reading import shred
 from deadstop.ledger.records import Finding, Intent, Outcome
@@ -115,3 +116,12 @@ def closed_ledger(folder: Path, *counts: int) -> Path:
             assert ledger.notary is not None
             assert ledger.notary.checkpoint() is not None
     return path
+
+
+def rebuild_the_end(database: sqlite3.Connection) -> None:
+    """The end of the log and what is stored of its tree, as they follow from the leaves that are there now."""
+    frontier, nodes = Frontier(), list[Node]()
+    frontier.extend([bytes.fromhex(each) for (each,) in database.execute("SELECT hash FROM leaf ORDER BY seq")], nodes)
+    database.execute("UPDATE head SET size = ?, frontier = ?", (frontier.size, frontier.text))
+    database.execute("DELETE FROM node")
+    database.executemany("INSERT INTO node VALUES (?, ?, ?)", [(a, b, c.hex()) for a, b, c in nodes])

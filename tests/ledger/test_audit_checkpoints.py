@@ -362,7 +362,7 @@ def test_a_signing_key_that_is_lost_is_told_and_nothing_is_signed_with_another(t
 def test_what_is_signed_while_it_is_verified_is_no_end_that_was_cut_off(
     lasting_ground: stores.Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deadstop.ledger import verify as module
+    from deadstop.ledger import checkpoints as module
 
     ledger = lasting_ground.ledger()
     notary = Notary(ledger)

@@ -3,14 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from audit_ground import SECRET, Copy, closed_ledger, history
+from audit_ground import SECRET, Copy, closed_ledger, history, intent
 
 from deadstop import cli
+from deadstop.errors import OperationConflict
+from deadstop.ledger import alerts
+from deadstop.ledger.definition import Effect
 from deadstop.ledger.ledger import Ledger
+from deadstop.ledger.queries import HttpQuery
+from deadstop.ledger.records import Intent, Outcome
+from deadstop.ledger.states import State
 from deadstop.ledger.store import open_store
 
 
@@ -43,7 +52,7 @@ def test_a_sound_ledger(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_broken_one_is_told_place_by_place(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
     with copy.edit() as database:
-        database.execute("UPDATE leaf SET hash = replace(hash, 'a', 'b') WHERE seq = 9")
+        database.execute("UPDATE leaf SET hash = substr(hash, 2) || substr(hash, 1, 1) WHERE seq = 9")
         database.execute("UPDATE operation SET tool = char(27) || '[2J'")
     assert audit("verify", "--ledger", str(copy.path)) == 1
     shown = capsys.readouterr().out
@@ -63,6 +72,24 @@ def test_the_sum_tells_of_a_reconciler_that_went_silent(copy: Copy, capsys: pyte
     assert [each["name"] for each in told["silent"]] == ["reconciler"]
     audit()
     assert ("the reconciler has been silent for" in capsys.readouterr().out) is (told["open"] > 0)
+
+
+def test_unknown_operations_that_nobody_asks_about_are_not_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DEADSTOP_LEDGER", str(tmp_path / "asked.db"))
+    look_up = HttpQuery(url="http://127.0.0.1:1/{key}")
+    with Ledger.open() as ledger:
+        version = ledger.define(Effect(reconcile=look_up).define("pay")).version
+        claim = ledger.begin(Intent("s/pay", "b", "f", "pay", version)).claim
+        assert claim is not None
+        ledger.finish(claim, Outcome(State.UNKNOWN))
+        ledger.write(lambda tx: alerts.beat(tx, alerts.RECONCILER, "me", 5000))
+    assert audit() == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "asked.db")) as database, database:
+        database.execute("UPDATE beat SET at_ms = 1")
+    assert audit() == 1
+    assert "silent" in capsys.readouterr().out
 
 
 def test_what_cannot_be_read_is_125(copy: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,6 +130,25 @@ def test_an_export_and_a_proof_are_verified_by_the_same_verb(
 def test_the_sum_holds_while_operations_are_open(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit() == 0
     assert "12 started = 10 ended + 2 open" in capsys.readouterr().out
+
+
+def test_an_alert_is_attention_until_somebody_has_acknowledged_it(
+    copy: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of an operation that has ended, for which nobody waits."""
+    assert audit() == 0
+    ledger = Ledger(open_store(str(copy.path)), notary=False)
+    (done,) = [each for each in ledger.list([State.SUCCEEDED]) if each.correlation == "run-0"]
+    with pytest.raises(OperationConflict):
+        ledger.begin(replace(intent(0, done.definition), fingerprint="e" * 64))
+    capsys.readouterr()
+    assert audit("--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], found["holds"], found["waiting"], found["lapsed"]) == (False, True, [], 0)
+    assert [(each["kind"], each["operation"]) for each in found["alerts"]] == [("key_conflict", done.op_id)]
+    assert ledger.acknowledge("key_conflict", done.op_id, "anna")
+    ledger.close()
+    assert audit() == 0
 
 
 def test_what_needs_a_person_is_said(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:

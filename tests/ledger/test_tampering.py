@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_ground import Copy, closed_ledger, history
+from audit_ground import Copy, closed_ledger, history, rebuild_the_end
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deadstop.ledger.ledger import Ledger
-from deadstop.ledger.merkle import Frontier, Node
 from deadstop.ledger.notary import Notary
 from deadstop.ledger.report import Problem, Report
 from deadstop.ledger.store import open_store
@@ -241,15 +240,6 @@ def exchange(a: int, b: int) -> Edit:
             database.execute("INSERT INTO leaf VALUES (?, ?, ?, ?)", (seq, *row))
 
     return edit
-
-
-def rebuild_the_end(database: sqlite3.Connection) -> None:
-    """The end of the log and what is stored of its tree, as they follow from the leaves that are there now."""
-    frontier, nodes = Frontier(), list[Node]()
-    frontier.extend([bytes.fromhex(each) for (each,) in database.execute("SELECT hash FROM leaf ORDER BY seq")], nodes)
-    database.execute("UPDATE head SET size = ?, frontier = ?", (frontier.size, frontier.text))
-    database.execute("DELETE FROM node")
-    database.executemany("INSERT INTO node VALUES (?, ?, ?)", [(a, b, c.hex()) for a, b, c in nodes])
 
 
 @pytest.mark.parametrize(("a", "b"), [(0, 1), (3, 4), (2, 20), (36, 37), (35, 50)])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`deadstop audit`: whether the sum of all operations is right, and whether the ledger still is what was written.
 
-Nothing here writes to a ledger, so it is also for a copy, and for somebody who may only read it.
+Nothing here but `rotate` writes to a ledger, so it is also for a copy, and for somebody who may only read it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import clock
 from ..errors import UsageError
-from . import common
+from . import audit_rotate, common
 from .tables import shown
 
 if TYPE_CHECKING:
@@ -27,8 +27,10 @@ _FIRST_S, _AGAIN_S = 0.5, 0.2
 _WHAT = {
     "verify": "check every hash, the order of the log, its checkpoints, and that the tables follow from it",
     "export": "write the log as lines of JSON that are verified without the database",
-    "proof": "write what proves one operation's entries to somebody who has nothing but the public key",
-}
+    "proof": "write what proves one operation's entries, or that the log only grew, to somebody who has only the "
+             "public key",
+    "rotate": "let a new signing key take the place of the old one",
+}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add_place(one, argparse.SUPPRESS)
         one.add_argument("--checkpoints", metavar="FILE", help="the signed checkpoints (default: DEADSTOP_CHECKPOINTS, "
                          "or beside the ledger)")  # fmt: skip
+        if name == "rotate":
+            audit_rotate.add_arguments(one)
+            continue
         one.add_argument("--key", metavar="FILE", help="the public keys, one a line (default: the ledger's own)")
         {"verify": _add_verify, "export": _add_export, "proof": _add_proof}[name](one)
 
@@ -63,12 +68,17 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_proof(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("operation", metavar="OP_ID", help="its id, or a beginning of it that is enough")
+    parser.epilog = ("With --since: that the log of --size entries begins with the one of --since entries. Both must "
+                     "be sizes of checkpoints.")  # fmt: skip
+    parser.add_argument("operation", nargs="?", metavar="OP_ID", help="its id, or a beginning of it that is enough")
+    parser.add_argument("--since", metavar="N", type=int, help="a size of the log that you know a checkpoint of")
+    parser.add_argument("--size", metavar="N", type=int, help="a later one (default: that of the last checkpoint)")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     run: dict[str | None, Callable[[argparse.Namespace], int]] = {
         None: _sum, "verify": _verify, "export": _export, "proof": _proof,
+        "rotate": lambda arguments: audit_rotate.execute(arguments, _place(arguments)),
     }  # fmt: skip
     return run[arguments.what](arguments)
 
@@ -100,7 +110,9 @@ def _sum(arguments: argparse.Namespace) -> int:
 
     with opened(_place(arguments)) as reader:
         found = {"ledger": reader.where, **reader.read(work)}
-    found["ok"] = bool(found["holds"]) and not found["lapsed"] and not found["waiting"] and not found["alerts"]
+    asked_by_nobody = found["silent"] and found["states"].get(State.UNKNOWN)
+    attention = found["lapsed"] or found["waiting"] or found["alerts"] or asked_by_nobody
+    found["ok"] = bool(found["holds"]) and not attention
     if arguments.json:
         common.print_json(found)
     else:
@@ -177,20 +189,23 @@ def _report_lines(report: Report, arguments: argparse.Namespace) -> list[str]:
         lines.append("note: the key was taken from the file itself; give --key to know who signed")
     if not report.full and arguments.file is None:
         lines.append("note: the tables were not compared with the log")
-    return lines
+    return lines + audit_rotate.key_lines(report)
 
 
 def _is_proof(path: str) -> bool:
+    from ..ledger.consistency import CONSISTENCY
     from ..ledger.export import PROOF
 
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return f'"{PROOF}"' in file.read(200)
+            begins = file.read(200)
     except OSError as problem:
         raise UsageError(f"{path}: {problem.strerror or problem}") from None
+    return any(f'"{each}"' in begins for each in (PROOF, CONSISTENCY))
 
 
 def _verify_proof(arguments: argparse.Namespace) -> int:
+    from ..ledger.consistency import CONSISTENCY, verify_growth_proof
     from ..ledger.export import verify_operation_proof
 
     try:
@@ -198,17 +213,24 @@ def _verify_proof(arguments: argparse.Namespace) -> int:
             document = json.load(file)
     except (ValueError, RecursionError):
         raise UsageError(f"{arguments.file}: this is no JSON") from None
-    problems = verify_operation_proof(document, arguments.key)
+    grew = isinstance(document, dict) and document.get("format") == CONSISTENCY
+    if grew:
+        problems = verify_growth_proof(document, arguments.key, arguments.checkpoints)
+    else:
+        problems = verify_operation_proof(document, arguments.key)
     if arguments.json:
         listed = [{"kind": each.kind, "where": each.where, "text": each.text} for each in problems]
-        common.print_json({"ok": not problems, "operation": document.get("operation"), "problems": listed})
+        about = {name: document.get(name) for name in (("first", "size") if grew else ("operation",))}
+        common.print_json({"ok": not problems, **about, "problems": listed})
     else:
-        print("\n".join([shown(str(each)) for each in problems] or [_proved(document, arguments)]))
+        print("\n".join([shown(str(each)) for each in problems] or [_proved(document, grew, arguments)]))
     return 1 if problems else 0
 
 
-def _proved(document: dict[str, Any], arguments: argparse.Namespace) -> str:
+def _proved(document: dict[str, Any], grew: bool, arguments: argparse.Namespace) -> str:
     note = "" if arguments.key else "\nnote: the key was taken from the file itself; give --key to know who signed"
+    if grew:
+        return f"ok: the signed log of {document['size']} entries begins with that of {document['first']}{note}"
     return f"ok: {len(document['entries'])} entries of {shown(str(document['operation']))} are in the signed log{note}"
 
 
@@ -249,12 +271,21 @@ def _output(path: str | None) -> Iterator[Any]:
 
 def _proof(arguments: argparse.Namespace) -> int:
     from ..ledger import reading
+    from ..ledger.consistency import growth_proof
     from ..ledger.export import operation_proof
     from ..ledger.reader import opened
 
+    if (arguments.operation is None) == (arguments.since is None):
+        raise UsageError("name an operation, or --since N, the size of a log")
+    if arguments.size is not None and arguments.since is None:
+        raise UsageError("--size goes with --since")
+    more = {"checkpoints": arguments.checkpoints, "key": arguments.key}
     with opened(_place(arguments)) as reader:
+        if arguments.since is not None:
+            common.print_json(growth_proof(reader, arguments.since, arguments.size, **more))
+            return 0
         op_id = reader.read(lambda tx: reading.matching(tx, arguments.operation)).op_id
-        common.print_json(operation_proof(reader, op_id, checkpoints=arguments.checkpoints, key=arguments.key))
+        common.print_json(operation_proof(reader, op_id, **more))
     return 0
 
 

@@ -86,10 +86,12 @@ def _piece(text: str, line: int) -> list[Anchored]:
 
 
 def _is_torn(text: str) -> bool:
-    """Whether it is the beginning of one, and not what a change of a whole one leaves."""
+    """Whether it is the beginning of one, or of its second signature, and not what a change of a whole one leaves."""
     lines = text.rstrip("\n").split("\n")
-    begins = text.startswith("deadstop/"[: len(text)])
-    return begins and (len(lines) < 5 or (len(lines) == 5 and len(lines[-1].rpartition(" ")[2]) < _SIGNATURE))
+    short = len(lines[-1].rpartition(" ")[2]) < _SIGNATURE
+    if text.startswith(("\u2014", "\ufffd")):
+        return short and len(lines) == 1
+    return text.startswith("deadstop/"[: len(text)]) and (len(lines) < 5 or (short and len(lines) <= 6))
 
 
 class AnchorFile:

@@ -16,13 +16,16 @@ from hashlib import sha256
 from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import LedgerError, OperationNotFound, UsageError
-from .anchor import checkpoints_path, key_path, read_anchors
+from .alerts import LEDGER
+from .anchor import checkpoints_path, read_anchors
+from .checkpoints import Keys, check_notes, check_ring, ring_of, trusted
+from .logcheck import Progress
 from .merkle import Frontier, Tiles, included, inclusion_proof
 from .notary import stored
 from .reader import Reader, opened, pages
 from .report import CHANGED, Problem, Problems, Report
-from .signing import Checkpoint, PublicKey, Trust, origin_of, parse_note
-from .verify import Keys, Progress, check_notes, trusted
+from .rotation import Ring, Rotation, rotation_of
+from .signing import Checkpoint, PublicKey, Trust, origin_of, parse_note, parsed
 
 if TYPE_CHECKING:
     from .store import Tx
@@ -50,15 +53,16 @@ def export(
 def _export(reader: Reader, tx: Tx, to: IO[str], path: str | None, key: Keys, progress: Progress) -> int:
     ledger_id, head = _ledger_id(tx), tx.one("log_head")
     size = int(head[0]) if head else 0
-    keys = trusted(key_path(reader.where, reader.dialect, ledger_id), key)
-    _line(to, {"format": EXPORT, "origin": origin_of(ledger_id), "size": size, "keys": [str(each) for each in keys]})
+    ring = ring_of(reader, tx, ledger_id, key)
+    keys = [str(each) for each in ring.keys.values()]
+    _line(to, {"format": EXPORT, "origin": origin_of(ledger_id), "size": size, "keys": keys})
     count = 0
     for rows in pages(tx, "log_entries", 0):
         for seq, _, _, leaf, _, body, _ in rows:
             _line(to, {"seq": seq, "body": body, "hash": leaf})
         count += len(rows)
         progress("entries", count, size)
-    for note in _notes(reader, tx, ledger_id, path, size, Trust(keys)):
+    for note in _notes(reader, tx, ledger_id, path, size, ring):
         _line(to, {"checkpoint": note})
     return count
 
@@ -72,16 +76,19 @@ def _ledger_id(tx: Tx) -> str:
     return str(row[0]) if row else ""
 
 
-def _notes(reader: Reader, tx: Tx, ledger_id: str, path: str | None, size: int, trust: Trust) -> list[str]:
+def _notes(reader: Reader, tx: Tx, ledger_id: str, path: str | None, size: int, ring: Ring) -> list[str]:
     """Those of the file and of the table that are ours, by size. What is wrong with others is for `verify` to say."""
-    found = dict[tuple[int, str], None]()
-    for checkpoint in (
+    found = {(each.size, each.note): None for each in usable(reader, tx, ledger_id, path, size, ring)}
+    return [note for _, note in sorted(found)]
+
+
+def usable(reader: Reader, tx: Tx, ledger_id: str, path: str | None, size: int, ring: Ring) -> list[Checkpoint]:
+    """Checkpoints of at most that size, from the file and the table, that the known keys have signed in their turn."""
+    every = (
         *_of_file(path or checkpoints_path(reader.where, reader.dialect, ledger_id)),
         *_parsed_notes(tx.all("log_checkpoints")),
-    ):
-        if checkpoint.size <= size and (trust.accepts(checkpoint) or not trust.keys):
-            found[checkpoint.size, checkpoint.note] = None
-    return [note for _, note in sorted(found)]
+    )
+    return [each for each in every if each.size <= size and (not ring.keys or ring.counts(each))]
 
 
 def _of_file(path: str, most: int | None = None) -> list[Checkpoint]:
@@ -97,13 +104,7 @@ def _of_file(path: str, most: int | None = None) -> list[Checkpoint]:
 
 
 def _parsed_notes(rows: Iterable[tuple[Any, ...]]) -> list[Checkpoint]:
-    found = []
-    for _, note in rows:
-        try:
-            found.append(parse_note(note))
-        except (TypeError, ValueError):
-            continue
-    return found
+    return [each for each in (parsed(note) for _, note in rows) if each is not None]
 
 
 def verify_export(
@@ -125,14 +126,17 @@ def verify_export(
         raise UsageError(f"{path}: {problem.strerror or problem}") from None
     keys = trusted("", key) if key is not None else _own_keys(header, problems)
     origin = header["origin"]
-    sound = list(check_notes("\n".join(log.notes), f"{path}, checkpoints", origin, keys, problems))
+    ring = Ring(keys, log.rotations)
+    check_ring(ring, False, problems)
+    sound = list(check_notes("\n".join(log.notes), f"{path}, checkpoints", origin, ring, problems))
     if checkpoints is not None:
-        sound += check_notes(_text_of(checkpoints), checkpoints, origin, keys, problems)
+        sound += check_notes(text_of(checkpoints), checkpoints, origin, ring, problems)
     anchored = log.check(sound)
     return Report(
-        ledger=origin.removeprefix("deadstop/"), leaves=log.tree.size, operations=len(log.heads),
+        ledger=origin.removeprefix("deadstop/"), leaves=log.tree.size, operations=len(log.heads.keys() - {LEDGER}),
         checkpoints=len({each.size for each in sound}), problems=problems.found(), anchored_size=anchored,
         unanchored=log.tree.size - anchored, full=False, log_s=time.perf_counter() - begun,
+        keys=ring.signers(sound), rotations=tuple(each.to_dict() for each in ring.counted),
     )  # fmt: skip
 
 
@@ -144,7 +148,7 @@ def _own_keys(header: dict[str, Any], problems: Problems) -> list[PublicKey]:
         return []
 
 
-def _text_of(path: str) -> str:
+def text_of(path: str) -> str:
     try:
         with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             return file.read()
@@ -160,6 +164,7 @@ class _Log:
         self.tree, self.leaves = Frontier(), list[bytes]()
         self.heads = dict[str, tuple[int, str]]()
         self.notes = list[str]()
+        self.rotations = list[Rotation]()
 
     def read(self, file: Iterable[str], path: str, progress: Progress) -> dict[str, Any]:
         lines = enumerate(file, 1)
@@ -199,6 +204,8 @@ class _Log:
         leaf = sha256(b"\0" + body.encode("utf-8", "surrogatepass")).digest()
         if leaf.hex() != document.get("hash"):
             self.problems.add("evidence", where, "the body is not what was written: it does not have its hash")
+        if f'"{LEDGER}"' in body and (rotation := rotation_of(body, expected)) is not None:
+            self.rotations.append(rotation)
         self.leaves.append(leaf)
         self._chain(where, _parsed(body), leaf.hex())
 
@@ -252,10 +259,10 @@ def _proof(reader: Reader, tx: Tx, op_id: str, path: str | None, key: Keys) -> d
     trail = tx.all("trail", op_id=op_id)
     if not trail or head is None:
         raise OperationNotFound(op_id)
-    keys = trusted(key_path(reader.where, reader.dialect, ledger_id), key)
-    if not keys:
+    ring = ring_of(reader, tx, ledger_id, key)
+    if not ring.keys:
         raise LedgerError("no public key of this ledger is known here, so no checkpoint can be handed out: name one")
-    last = _last(reader, tx, ledger_id, path, int(head[0]), Trust(keys))
+    last = _last(reader, tx, ledger_id, path, int(head[0]), ring)
     missing = [n for _, n, *_, seq in trail if last is None or seq is None or seq >= last.size]
     if last is None or missing:
         raise LedgerError(f"no checkpoint covers entry {missing[0]} of {op_id} yet; one is made within about a second")
@@ -263,15 +270,15 @@ def _proof(reader: Reader, tx: Tx, op_id: str, path: str | None, key: Keys) -> d
     entries = [{"seq": seq, "body": body, "proof": [_text(each) for each in inclusion_proof(tiles, seq, last.size)]}
                for _, _, _, _, body, _, _, seq in trail]  # fmt: skip
     return {"format": PROOF, "origin": last.origin, "operation": op_id, "entries": entries, "checkpoint": last.note,
-            "keys": [str(each) for each in keys]}  # fmt: skip
+            "keys": [str(each) for each in ring.keys.values()]}  # fmt: skip
 
 
-def _last(reader: Reader, tx: Tx, ledger_id: str, path: str | None, size: int, trust: Trust) -> Checkpoint | None:
+def _last(reader: Reader, tx: Tx, ledger_id: str, path: str | None, size: int, ring: Ring) -> Checkpoint | None:
     row = tx.one("log_last_checkpoint")
     found = _of_file(path or checkpoints_path(reader.where, reader.dialect, ledger_id), _TAIL)
     found += _parsed_notes([row] if row else [])
     for each in sorted(found, key=lambda each: -each.size):
-        if each.size <= size and each.origin == origin_of(ledger_id) and trust.accepts(each):
+        if each.size <= size and each.origin == origin_of(ledger_id) and ring.counts(each):
             return each
     return None
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from .. import clock
-from ..errors import DeadstopError, LedgerBroken, LedgerUnavailable
+from ..errors import DeadstopError, LedgerBroken, LedgerUnavailable, UsageError
 from . import crash
 from .alerts import LEDGER, over, raise_alert
 from .anchor import AnchorFile, checkpoints_path, key_path
 from .merkle import Frontier, Tiles
+from .rotation import Change, Ring, Rotation, rotations_of
 from .sequence import sequence
-from .signing import Checkpoint, SigningKey, Trust, origin_of
+from .signing import Checkpoint, SigningKey, Trust, origin_of, parsed
 
 if TYPE_CHECKING:
     from .store import Store, Tx
@@ -193,31 +194,91 @@ class Notary:
             self._key = SigningKey.open(self.key_path, self._origin)
         with self._file.held(LOCK_S):
             last = self._file.last()
-            self._check_last(last, self._key)
-            frontier = self._store.read(lambda tx: self._extended(tx, last))
-            self._known = frontier
-            if frontier.size == (last.size if last else 0):
-                return last
-            made = self._key.sign(frontier.size, frontier.root())
-            crash.at("checkpoint.signed")
-            self._file.append(made)
-            crash.at("checkpoint.anchored")
+            made = self._signed(self._signer(last), last)
+        if made is not last:
+            self._into_table(made)
+        return made
+
+    def _signed(self, key: SigningKey, last: Checkpoint | None, also: SigningKey | None = None) -> Checkpoint:
+        """The file is held."""
+        frontier = self._store.read(lambda tx: self._extended(tx, last))
+        self._known = frontier
+        if last is not None and frontier.size == last.size:
+            return last
+        made = key.sign(frontier.size, frontier.root(), also)
+        crash.at("checkpoint.signed")
+        self._file.append(made)
+        crash.at("checkpoint.anchored")
+        return made
+
+    def _into_table(self, made: Checkpoint) -> None:
         self._store.write(lambda tx: tx.run("log_add_checkpoint", size=made.size, note=made.note, at_ms=tx.now)).result(
             WRITE_S
         )
-        return made
 
-    def _check_last(self, last: Checkpoint | None, key: SigningKey) -> None:
-        if last is None:
-            return
-        trust = Trust([key.public])
-        if not trust.knows(last):
+    def _signer(self, last: Checkpoint | None) -> SigningKey:
+        """The key that goes on from there: the one in the file, which another process may have replaced meanwhile."""
+        rotations = self._store.read(rotations_of)
+        key = self._key or SigningKey.open(self.key_path, self._origin)
+        ring = Ring([key.public], rotations)
+        if ring.retired(key.public) is not None or not (last is None or ring.knows(last)):
+            key = SigningKey.open(self.key_path, self._origin)
+            ring = Ring([key.public], rotations)
+        self._key = key
+        if (replaced := ring.retired(key.public)) is not None:
+            raise LedgerUnavailable(
+                self.key_path, f"this signing key was replaced by {replaced.new.id.hex()}",
+                "put the new key there, or end what was begun: deadstop audit rotate --reason ...",
+            )  # fmt: skip
+        if last is not None and not ring.knows(last):
             raise LedgerUnavailable(
                 self.checkpoints_path, "its last checkpoint was signed with another key",
-                "name that key with DEADSTOP_LEDGER_KEY, or another file with DEADSTOP_CHECKPOINTS",
+                "name that key with DEADSTOP_LEDGER_KEY, or another file with DEADSTOP_CHECKPOINTS; a key that is lost "
+                "is replaced by: deadstop audit rotate --lost",
             )  # fmt: skip
-        if not trust.accepts(last) or last.origin != self._origin:
+        if last is not None and (not ring.accepts(last) or last.origin != self._origin):
             raise self._bad(f"the last checkpoint in {self.checkpoints_path} is not what was signed")
+        if self._store.dialect == "postgresql":
+            self._check_alone(key, last)
+        return key
+
+    def _check_alone(self, key: SigningKey, last: Checkpoint | None) -> None:
+        """Each key has one file: with a second one, either would lack what is signed into the other."""
+        row = self._store.read(lambda tx: tx.one("log_last_checkpoint"))
+        other = parsed(row[1]) if row else None
+        if other is not None and other.size > (last.size if last else 0) and Trust([key.public]).accepts(other):
+            raise LedgerUnavailable(
+                self.checkpoints_path, f"the checkpoint of {other.size} entries, signed with this key, is not in it",
+                "hosts that share a key share a file, too (DEADSTOP_CHECKPOINTS): bring it there, or give this host a "
+                "key of its own (DEADSTOP_LEDGER_KEY)",
+            )  # fmt: skip
+
+    # -- another key ---------------------------------------------------------------------------------------------------
+
+    def rotate(self, by: str, reason: str, *, lost: bool = False) -> tuple[Rotation, str]:
+        """A new signing key takes the place of the one there is; with `lost`, of one that is nowhere any more.
+
+        It is in the log who did it and why, and the old key vouches for the new one, which signs from here on. A
+        rotation that was broken off is ended by another call. Also gives where the old key is kept ("": nowhere).
+
+        Raises UsageError if there is nothing to replace, LedgerBroken as `checkpoint` does, LedgerUnavailable.
+        """
+        if not self._store.lasting:
+            raise UsageError("this ledger is gone with its process: it has no signing key")
+        with self._guard, self._file.held(LOCK_S):
+            last, rotations = self._file.last(), self._store.read(rotations_of)
+            change = Change.of(self.key_path, self._origin, last, rotations, lost)
+            self._place(sequence)
+            self._store.read(lambda tx: self._extended(tx, last))  # nothing is handed over of a log that is broken
+            if not change.is_recorded:
+                self._store.write(lambda tx: change.record(tx, by, reason)).result(WRITE_S)
+                self._place(sequence)
+            kept = change.install()
+            self._key = change.new
+            made = self._signed(change.new, last, change.old)
+        self._into_table(made)
+        (done,) = [each for each in self._store.read(rotations_of) if each.new == change.new.public]
+        return done, kept
 
     def _extended(self, tx: Tx, last: Checkpoint | None) -> Frontier:
         """The tree as it is, shown to begin with what was signed last."""

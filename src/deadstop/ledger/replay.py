@@ -4,23 +4,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeadstopError
-from .canonical import canonical, digest
-from .entries import clean
+from .alerts import LEDGER
+from .canonical import digest
+from .logcheck import Progress
+from .ordinary import is_ordinary, receipt_text
 from .report import Problems
+from .rotation import ROTATED
 from .states import LEASED, TERMINAL, TRANSITIONS, State
 
 if TYPE_CHECKING:
     from .store import Tx
 
-__all__ = ["replay"]
+__all__ = ["Replayed", "replay"]
 
 Row = tuple[Any, ...]
-_PAGE = 1024
+_PAGE = 512
 _LAST = "\U0010ffff"
 _LEASED, _TERMINAL = frozenset(map(str, LEASED)), frozenset(map(str, TERMINAL))
 _NAMED = ("scope", "key", "binding", "fingerprint", "tool", "definition", "correlation", "target")  # in the intent
@@ -28,8 +33,8 @@ _COLUMNS = ("op", "n", "kind", "at", "prev")
 _COUNTED = ("state", "ver", "fence", "attempts", "verdict")
 
 
-def replay(tx: Tx, problems: Problems, progress: Callable[[str, int, int], None]) -> int:
-    """How many operations were compared."""
+def replay(tx: Tx, problems: Problems, progress: Progress) -> Replayed:
+    """Compare every operation with its entries, and every entry's body with its hash."""
     waiting = {(op_id, n) for op_id, n in tx.all("log_waiting")}
     declared: dict[tuple[str, int], str] = {}
     for tool, version, stated, body in tx.all("log_definitions"):
@@ -37,41 +42,71 @@ def replay(tx: Tx, problems: Problems, progress: Callable[[str, int, int], None]
         if not isinstance(body, str) or digest(body.encode("utf-8", "surrogateescape")) != stated:
             problems.add("definition", f"definition {version} of {tool}", "it is not what its digest says")
     row = tx.one("log_count_operations")
-    total, done, after = int(row[0]) if row else 0, 0, ""
+    total, done, after = int(row[0]) if row else 0, Replayed(), ""
     while True:
-        operations = {each[0]: each for each in tx.all("log_operations", after=after, limit=_PAGE)}
-        until = max(operations) if len(operations) == _PAGE else _LAST
-        _page(tx, (after, until), operations, waiting, declared, problems)
-        done += len(operations)
-        progress("operations", done, total)
+        operations = tx.all("log_operations", after=after, limit=_PAGE)
+        until = operations[-1][0] if len(operations) == _PAGE else _LAST
+        _page(tx, (after, until), operations, waiting, declared, problems, done)
+        done.operations += len(operations)
+        progress("operations", done.operations, total)
         if until == _LAST:
             return done
         after = until
 
 
+@dataclass(slots=True)
+class Replayed:
+    operations: int = 0  # that were compared
+    placed: int = 0  # their entries that have a leaf
+    hashed: bool = True  # every entry's body has the hash that is written beside it
+
+
 def _page(
-    tx: Tx, pages: tuple[str, str], operations: dict[str, Row], waiting: set[tuple[str, int]],
-    declared: dict[tuple[str, int], str], problems: Problems,
+    tx: Tx, pages: tuple[str, str], operations: list[Row], waiting: set[tuple[str, int]],
+    declared: dict[tuple[str, int], str], problems: Problems, done: Replayed,
 ) -> None:  # fmt: skip
     span = dict(zip(("after", "until"), pages, strict=True))
-    found = [_by_operation(tx.all(name, **span)) for name in ("log_trails", "log_attempts", "log_ends", "log_payloads")]
-    trails, attempts, ends, payloads = found
-    for op_id, operation in operations.items():
+    trail = tx.all("log_trails", **span)
+    hashed = _hashed(trail)
+    done.hashed = done.hashed and hashed
+    done.placed += len(trail) - [row[7] for row in trail].count(None)
+    trails = {op_id: list(own) for op_id, own in groupby(trail, itemgetter(0))}
+    attempts, ends, payloads = [
+        _by_operation(tx.all(name, **span)) for name in ("log_attempts", "log_ends", "log_payloads")
+    ]
+    nothing: list[Row] = []
+    for operation in operations:
+        op_id = operation[0]
+        own, begun, ended = trails.pop(op_id, nothing), attempts.pop(op_id, nothing), ends.pop(op_id, nothing)
+        kept = payloads.pop(op_id, nothing)
+        if hashed and is_ordinary(operation, own, begun, ended, kept, declared):
+            continue
         one = _Operation(op_id, problems)
-        one.play(trails.pop(op_id, []), waiting)
+        one.play(own, waiting)
         one.compare(operation, declared)
-        one.compare_attempts(attempts.pop(op_id, []), ends.pop(op_id, []))
-        one.compare_payloads(payloads.pop(op_id, []))
-    for op_id, trail in trails.items():
-        problems.add("operation", f"operation {op_id}", f"it was deleted: the log has {len(trail)} entries of it")
+        one.compare_attempts(begun, ended)
+        one.compare_payloads(kept)
+    for op_id, own in trails.items():
+        if op_id == LEDGER and all(kind == ROTATED for _, _, kind, *_ in own):
+            _Operation(op_id, problems).play(own, waiting)
+            continue
+        problems.add("operation", f"operation {op_id}", f"it was deleted: the log has {len(own)} entries of it")
     for what, rest in (("attempts", attempts), ("ends of attempts", ends), ("values", payloads)):
         for op_id in rest:
             if op_id not in trails:
                 problems.add("operation", f"operation {op_id}", f"there are {what} of it, and nothing else")
 
 
+def _hashed(trail: list[Row]) -> bool:
+    try:
+        return [sha256(b"\0" + row[4].encode()).hexdigest() for row in trail] == [row[6] for row in trail]
+    except (AttributeError, UnicodeError):
+        return False
+
+
 def _by_operation(rows: list[Row]) -> dict[str, list[Row]]:
-    return {op_id: list(own) for op_id, own in groupby(rows, key=lambda row: row[0])}
+    found = {row[0]: [row] for row in rows}  # one each, as most have
+    return found if len(found) == len(rows) else {op_id: list(own) for op_id, own in groupby(rows, itemgetter(0))}
 
 
 class _Operation:
@@ -238,6 +273,6 @@ def _is_receipt(receipt: str | None, body: dict[str, Any]) -> bool:
     if receipt is None:
         return body.get("receipt") is None
     try:
-        return clean(canonical(json.loads(receipt)).decode()) == body.get("receipt")
+        return receipt_text(receipt) == body.get("receipt")
     except (DeadstopError, TypeError, ValueError):
         return False

@@ -36,6 +36,15 @@ class Problems:
         else:
             self._more += 1
 
+    def take(self, others: Problems) -> None:
+        """Theirs after those that are here."""
+        for each in others._found:
+            self.add(each.kind, each.where, each.text)
+        self._more += others._more
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
     def found(self) -> tuple[Problem, ...]:
         more = (Problem("more", "elsewhere", f"{self._more} more problems are not listed"),) if self._more else ()
         return (*self._found, *more)
@@ -57,6 +66,10 @@ class Report:
     full: bool = True
     log_s: float = 0.0
     replay_s: float = 0.0
+    keys: tuple[str, ...] = ()  #: public keys that signed the checkpoints that count, in the order of their use
+    rotations: tuple[
+        dict[str, Any], ...
+    ] = ()  #: of signing keys, those that count: leaf, old, new, by, reason, vouched
 
     @property
     def ok(self) -> bool:
@@ -67,6 +80,7 @@ class Report:
             "ok": self.ok, "ledger": self.ledger, "leaves": self.leaves, "operations": self.operations,
             "checkpoints": self.checkpoints, "anchored_size": self.anchored_size, "unanchored": self.unanchored,
             "waiting": self.waiting, "full": self.full,
+            "keys": list(self.keys), "rotations": list(self.rotations),
             "log_s": round(self.log_s, 6), "replay_s": round(self.replay_s, 6),
             "problems": [{"kind": each.kind, "where": each.where, "text": each.text} for each in self.problems],
         }  # fmt: skip

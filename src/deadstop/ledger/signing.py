@@ -23,7 +23,18 @@ try:
 except ImportError:
     raise MissingExtra("the ledger", "ledger") from None
 
-__all__ = ["Checkpoint", "PublicKey", "SigningKey", "Trust", "origin_of", "parse_note", "public_keys"]
+__all__ = [
+    "Checkpoint",
+    "PublicKey",
+    "SigningKey",
+    "Trust",
+    "install",
+    "known_keys",
+    "origin_of",
+    "parse_note",
+    "parsed",
+    "public_keys",
+]
 
 _ED25519 = b"\x01"
 _NOTE = re.compile(r"([^\n]+)\n(0|[1-9][0-9]{0,18})\n([A-Za-z0-9+/]{43}=)\n\n((?:\u2014 [^\s+]+ [A-Za-z0-9+/=]+\n)+)")
@@ -68,6 +79,14 @@ def parse_note(note: str) -> Checkpoint:
     if not note.startswith(found.text):
         raise ValueError("this is not a signed checkpoint")  # base64 with bits that mean nothing
     return found
+
+
+def parsed(note: str) -> Checkpoint | None:
+    """None for what is not a checkpoint."""
+    try:
+        return parse_note(note)
+    except (TypeError, ValueError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +144,21 @@ class SigningKey:
     def __repr__(self) -> str:
         return f"<SigningKey of {self.name}>"
 
-    def sign(self, size: int, root: bytes) -> Checkpoint:
+    def sign(self, size: int, root: bytes, also: SigningKey | None = None) -> Checkpoint:
+        """`also`: an older key of the same log that signs it, too, for those who know only that one."""
         text = _text(self.name, size, root)
-        signature = self._key.sign(text.encode())
-        line = base64.b64encode(self.public.id + signature).decode()
-        note = f"{text}\n\u2014 {self.name} {line}\n"
-        return Checkpoint(self.name, size, root, ((self.name, self.public.id, signature),), note)
+        keys = [self] if also is None else [self, also]
+        signatures = tuple((self.name, each.public.id, each.sign_text(text)) for each in keys)
+        lines = [
+            f"\u2014 {name} {base64.b64encode(key_id + signature).decode()}\n" for name, key_id, signature in signatures
+        ]
+        return Checkpoint(self.name, size, root, signatures, f"{text}\n{''.join(lines)}")
+
+    def sign_text(self, text: str) -> bytes:
+        return self._key.sign(text.encode())
 
     @classmethod
-    def open(cls, path: str, origin: str) -> SigningKey:
+    def open(cls, path: str, origin: str, *, make: bool = True, public: bool = True) -> SigningKey:
         """The key in a file; made there on first use, readable for its owner alone, with PATH.pub beside it for others.
 
         Raises LedgerUnavailable if it can be neither read nor made, or belongs to another ledger.
@@ -142,11 +167,13 @@ class SigningKey:
             try:
                 text = _read(path)
             except FileNotFoundError:
+                if not make:
+                    raise
                 _make(path, origin)
                 text = _read(path)
             name, seed = _key_line(text, "private")
             key = cls(name, seed)
-            if not os.path.exists(f"{path}.pub"):
+            if public and not os.path.exists(f"{path}.pub"):
                 with contextlib.suppress(OSError):  # it follows from the private one
                     _place(f"{path}.pub", f"{key.public}\n", 0o644)
         except OSError as problem:
@@ -172,6 +199,29 @@ def public_keys(path: str) -> list[PublicKey]:
     if not found:
         raise UsageError(f"{path}: there is no key in it")
     return found
+
+
+def install(path: str, made: str, old: PublicKey | None, new: PublicKey) -> str:
+    """The key in the file `made` takes the place of the one in `path`, and is known beside the older ones in PATH.pub.
+    Gives where the one that was there is kept, "" if there was none. Raises OSError."""
+    known = [*known_keys(f"{path}.pub"), *([] if old is None else [old]), new]
+    _place(f"{path}.pub", "".join(f"{each}\n" for each in dict.fromkeys(known)), 0o644, over=True)
+    kept = ""
+    if os.path.exists(path):
+        kept = f"{path}.{'-'.join(each.id.hex() for each in known_keys(path)) or 'unreadable'}"
+        with contextlib.suppress(FileExistsError):
+            os.link(path, kept)
+    os.rename(made, path)
+    _flush_folder(path)
+    return kept
+
+
+def known_keys(path: str) -> list[PublicKey]:
+    """As `public_keys`; none for a file that cannot be read."""
+    try:
+        return public_keys(path)
+    except (OSError, UsageError):
+        return []
 
 
 def _text(origin: str, size: int, root: bytes) -> str:
@@ -209,7 +259,7 @@ def _make(path: str, origin: str) -> None:
     _place(path, secret, 0o600)
 
 
-def _place(path: str, text: str, mode: int) -> None:
+def _place(path: str, text: str, mode: int, *, over: bool = False) -> None:
     made = f"{path}.{os.urandom(6).hex()}"
     fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -217,8 +267,11 @@ def _place(path: str, text: str, mode: int) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(made, path)
+        if over:
+            os.rename(made, path)
+        else:
+            with contextlib.suppress(FileExistsError):
+                os.link(made, path)
     finally:
         with contextlib.suppress(OSError):
             os.unlink(made)

@@ -16,14 +16,20 @@ SELECT op_id, n, hash FROM (
     FROM evidence AS e WHERE NOT EXISTS (SELECT 1 FROM leaf AS l WHERE l.op_id = e.op_id AND l.n = e.n)
 ) AS waiting ORDER BY due, op_id, n LIMIT :limit
 
+-- Only the first 4096 by the key, which begins with the time of the operation, are looked at and put in order: however many
+-- wait, one transaction ends in its time. Of one operation the first come first either way.
 -- name: log_take postgresql
-WITH waiting AS (
-    SELECT u.op_id, u.n, e.hash, max(e.at_ms) OVER (PARTITION BY u.op_id ORDER BY u.n) AS due
-    FROM unplaced AS u JOIN evidence AS e ON e.op_id = u.op_id AND e.n = u.n
-), taken AS (
-    SELECT op_id, n, hash, due FROM waiting ORDER BY due, op_id COLLATE "C", n LIMIT :limit
+WITH first AS MATERIALIZED (
+    SELECT op_id, n, ctid AS place FROM unplaced ORDER BY op_id, n LIMIT greatest(:limit, 4096)
+), waiting AS (
+    SELECT f.op_id, f.n, f.place, e.hash, max(e.at_ms) OVER (PARTITION BY f.op_id ORDER BY f.n) AS due
+    FROM first AS f CROSS JOIN LATERAL (
+        SELECT hash, at_ms FROM evidence AS e WHERE e.op_id = f.op_id AND e.n = f.n LIMIT 1
+    ) AS e
+), taken AS MATERIALIZED (
+    SELECT * FROM waiting ORDER BY due, op_id COLLATE "C", n LIMIT :limit
 ), gone AS (
-    DELETE FROM unplaced AS u USING taken AS t WHERE u.op_id = t.op_id AND u.n = t.n
+    DELETE FROM unplaced WHERE ctid = ANY (ARRAY(SELECT place FROM taken))
 )
 SELECT op_id, n, hash FROM taken ORDER BY due, op_id COLLATE "C", n
 
@@ -69,6 +75,14 @@ SELECT size, note FROM checkpoint ORDER BY size DESC LIMIT 1
 -- name: log_entries
 SELECT l.seq, l.op_id, l.n, l.hash, e.hash, e.body, e.at_ms
 FROM leaf AS l LEFT JOIN evidence AS e ON e.op_id = l.op_id AND e.n = l.n WHERE l.seq >= :first ORDER BY l.seq LIMIT :limit
+
+-- NULL for a leaf that stands for no entry, or one with another hash.
+-- name: log_leaves_of_entries
+SELECT l.seq, CASE WHEN e.hash = l.hash THEN l.hash END
+FROM leaf AS l LEFT JOIN evidence AS e ON e.op_id = l.op_id AND e.n = l.n WHERE l.seq >= :first ORDER BY l.seq LIMIT :limit
+
+-- name: log_count_leaves
+SELECT count(*) FROM leaf
 
 -- name: log_first
 SELECT min(seq) FROM leaf
