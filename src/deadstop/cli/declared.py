@@ -8,17 +8,19 @@ import os
 from typing import Any
 
 from ..errors import UsageError
+from ..executor import command_effect
 from ..executor.prepare import Prepared
 from ..ledger.canonical import digest, fingerprint
 from ..ledger.definition import Definition, Effect
-from ..ledger.queries import FunctionQuery, HttpQuery, Query, SqlQuery, SshQuery
+from ..ledger.queries import FunctionQuery, HttpQuery, Query, SqlQuery, SshQuery, open_questions, query_of
 from ..ledger.records import Intent
 from ..ledger.states import Retry
-from .common import pairs
-from .effect import RECOVERY_S
-from .operations import login_name
+from .common import pairs, say
+from .effect import NOBODY, RECOVERY_S
+from .operations import login_name, own_folder_too
 
 MOST_KEY = 1 << 20
+ABSENCE = "--reconcile-consistent, --reconcile-settle"
 
 
 def declared(arguments: argparse.Namespace, command: str) -> Definition:
@@ -32,10 +34,19 @@ def declared(arguments: argparse.Namespace, command: str) -> Definition:
         names.split("+"), reconcile=_query(arguments), recovery_deadline=recovery,
         consistent=bool(arguments.reconcile_consistent), settle=settle,
     )  # fmt: skip
-    definition = effect.define(arguments.tool or command)
-    if arguments.tool or (definition.retry is Retry.NEVER and definition.query is None):
-        return definition
-    return effect.define(f"{command}+{definition.digest[:6]}")
+    for line in () if effect.reconcile is None else open_questions(query_of(effect.reconcile)):
+        say(line)  # the query is there, and will not do what it is there for
+    return effect.define_named(arguments.tool, command)
+
+
+def lost_outcome(definition: Definition) -> str:
+    """What becomes of one that nobody sees, for people."""
+    from ..effects.asking import source_of  # only --check has a use for it
+
+    if definition.query is None:
+        return f"waits for a person: {NOBODY}"
+    absence = "" if definition.consistent or definition.settle_s else f"; not finding it proves nothing ({ABSENCE})"
+    return f"looked up: {source_of(definition.query)}{absence}"
 
 
 def _query(arguments: argparse.Namespace) -> Query | None:
@@ -47,19 +58,22 @@ def _query(arguments: argparse.Namespace) -> Query | None:
         return SqlQuery(database=database, statement=statement)
     if arguments.reconcile_ssh is not None:
         return SshQuery(host=arguments.reconcile_ssh)
-    return None if arguments.reconcile_function is None else FunctionQuery(name=arguments.reconcile_function)
+    if arguments.reconcile_function is None:
+        return None
+    own_folder_too()
+    return FunctionQuery(name=arguments.reconcile_function)
 
 
 def intent_of(arguments: argparse.Namespace, prepared: Prepared, definition: Definition) -> Intent:
     command = prepared.command
     folder = command.cwd or os.path.realpath(prepared.cwd or ".")
     same = _material(arguments, command.argv, folder)
-    shown = {"argv": [_text(word) for word in command.argv], "cwd": _text(folder)}
-    return Intent(
-        scope=f"run/{arguments.scope or 'default'}", binding=_binding(arguments.key_from, command.argv, same),
-        fingerprint=fingerprint("run", same), tool=definition.tool, definition=0, target=arguments.target,
-        digest=fingerprint("run", _material_of_command(command.argv, folder)), sealed={"command": shown},
-        asked_by=login_name(), recovery_s=definition.recovery_s,
+    whole = command_effect.material_of(command.argv, folder)
+    return command_effect.intent_of(
+        arguments.scope or "default", _binding(arguments.key_from, command.argv, same), same, tool=definition.tool,
+        definition=0, target=arguments.target, digest=command_effect.print_of(whole),
+        sealed={"command": command_effect.shown(command.argv, folder)}, asked_by=login_name(),
+        recovery_s=definition.recovery_s,
     )  # fmt: skip
 
 
@@ -74,12 +88,8 @@ def _material(arguments: argparse.Namespace, argv: tuple[str, ...], folder: str)
     what = _what_counts(arguments)
     if what.startswith("file:"):
         return {"file": digest(_read(what[5:], "--fingerprint"))}
-    material = _material_of_command(argv, folder)
+    material = command_effect.material_of(argv, folder)
     return material if what == "argv+cwd" else {"argv": material["argv"]}
-
-
-def _material_of_command(argv: tuple[str, ...], folder: str) -> dict[str, Any]:
-    return {"argv": [digest(os.fsencode(word)) for word in argv], "cwd": digest(os.fsencode(folder))}
 
 
 def _binding(source: str, argv: tuple[str, ...], same: dict[str, Any]) -> str:
@@ -96,7 +106,7 @@ def _binding(source: str, argv: tuple[str, ...], same: dict[str, Any]) -> str:
         found = _read(value, "--key-from") if kind == "file" else os.fsencode(value)
     if not found.strip():
         raise UsageError(f"--key-from: {kind}:{value if kind != 'text' else ''} is empty: it binds nothing to anything")
-    return digest(b"deadstop.run.key.v1\0" + found.strip())
+    return command_effect.key_digest(found)
 
 
 def _read(path: str, option: str) -> bytes:
@@ -108,7 +118,3 @@ def _read(path: str, option: str) -> bytes:
     if len(data) > MOST_KEY:
         raise UsageError(f"{option}: {path!r:.80} is larger than {MOST_KEY >> 20} MiB: name a file with its digest")
     return data
-
-
-def _text(word: str) -> str:
-    return os.fsencode(word).decode("utf-8", "backslashreplace")

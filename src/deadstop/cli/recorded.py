@@ -18,18 +18,18 @@ from typing import Any
 
 from .. import clock
 from ..boundary import syscalls
-from ..contract import receipt_to_dict
 from ..errors import LedgerError, OperationConflict, StaleClaim
+from ..executor import command_effect
 from ..executor.prepare import Prepared, refused
 from ..executor.refusals import NOTHING_STARTED
 from ..ledger.answers import key_conflict, not_sent_now, not_written_down, with_operation
 from ..ledger.ledger import LEASE_S, Ledger
 from ..ledger.records import Begun, Claim, Intent, Outcome
-from ..ledger.states import Phase, State
+from ..ledger.states import State
 from ..ledger.store import open_store
 from ..model import Command
 from ..operation import Operation
-from ..results import Status, ToolResult
+from ..results import ToolResult
 from .declared import declared, intent_of
 from .operations import ago
 
@@ -95,21 +95,19 @@ class Recorded:
         result = not_sent_now(command.tool, command.call_id, record, self.definition)
         if record.state is not State.SUCCEEDED:
             return self._with_place(result)
-        when = f"{clock.iso(record.updated_ms / 1000)}, {ago(time.time() - record.updated_ms / 1000)}"
-        hint = f"already done: {record.op_id} at {when}; nothing was started"
-        return replace(result, exit_code=0, value=None, hint=hint)
+        return command_effect.done_before(result, record, ago(time.time() - record.updated_ms / 1000))
 
     def given_to(self, prepared: Prepared) -> Prepared:
         """The command with its operation in its environment."""
         assert self._claim is not None
-        env = {**prepared.command.env, **Operation.of(self._claim.record).environment()}
-        return replace(prepared, command=replace(prepared.command, env=env))
+        operation = Operation.of(self._claim.record)
+        return replace(prepared, command=command_effect.with_operation_in_env(prepared.command, operation))
 
     def lapsed(self, command: Command) -> ToolResult | None:
         """A refusal if its lease is over already, because this process was stopped: others may have settled it."""
         if self._claim is None or not self._claim.is_over():
             return None
-        return refused(command, "deadline_over", "its lease was over before it could start")
+        return command_effect.lease_was_over(command)
 
     # -- after it --------------------------------------------------------------------------------------------------
 
@@ -119,7 +117,7 @@ class Recorded:
             return result
         if self._heart is not None:
             self._heart.stop()
-        outcome = outcome_of(result, self.failed)
+        outcome = command_effect.outcome_of(result, self.failed)
         try:
             told = self._finish(self._claim, result, outcome)
         except LedgerError as problem:
@@ -136,9 +134,7 @@ class Recorded:
         finally:
             with contextlib.suppress(LedgerError):  # what was asked of it is durable, or has failed already
                 ledger.close()
-        told = with_operation(result, record, self.definition, outcome)
-        # How a command ended is known also where what it did is not.
-        return replace(told, status=result.status, error_message=result.error_message)
+        return command_effect.with_own_end(with_operation(result, record, self.definition, outcome), result)
 
     def _with_place(self, result: ToolResult) -> ToolResult:
         """What the hint says can be typed as it is."""
@@ -155,22 +151,6 @@ def _open_quietly(place: str | None) -> Any:
         yield Ledger(store, notary=False)
     finally:
         store.close()
-
-
-# -- how it ended --------------------------------------------------------------------------------------------------
-
-
-def outcome_of(result: ToolResult, failed: frozenset[int]) -> Outcome:
-    """As seen from here. Exit code 0 is the command's word for its success; any other may come after half of it."""
-    message = str((result.error or {}).get("message") or result.status.value)
-    if result.status in (Status.REFUSED, Status.ERROR) and result.environment == NOTHING_STARTED:
-        return Outcome(State.PREPARED, phase=Phase.PREPARE.value, observation=f"{NOTHING_STARTED}: {message}")
-    receipt = None if result.receipt is None else receipt_to_dict(result.receipt)
-    if result.status is not Status.COMPLETED:
-        return Outcome(State.UNKNOWN, Phase.REMOTE_EXEC.value, certain=False, observation=message, receipt=receipt)
-    to = State.FAILED if result.exit_code in failed else State.UNKNOWN
-    return Outcome(State.SUCCEEDED if result.exit_code == 0 else to, phase=Phase.READ_RESPONSE.value, receipt=receipt,
-                   observation=f"exit code {result.exit_code}")  # fmt: skip
 
 
 class Heart:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .. import clock, wire
 from ..cancel import CancelToken
-from ..errors import InternalError
+from ..errors import InternalError, UsageError
 from ..model import place_to_dict
 from ..results import Receipt, ToolResult
 from . import client
@@ -95,6 +95,9 @@ class Boundary:
         self, argv: Sequence[str], options: CommandOptions, stdin: Stdin, on_output: OnOutput | None,
         admission: Admission,
     ) -> Call | ToolResult:  # fmt: skip
+        if options.keys() & {"effect", "key", "failed_exit"}:
+            raise UsageError("effect: in a kept boundary something may go on acting after a command has ended, and so "
+                             "no end of one is the end of an operation: use deadstop.run(effect=...)")  # fmt: skip
         check_names(options, COMMAND_OPTIONS, "Boundary.run")
         fixed = {name: getattr(self._options, name) for name in ("isolation", "bind_cwd")}
         asked = Options(**{**fixed, **options})

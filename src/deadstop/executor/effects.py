@@ -2,7 +2,8 @@
 """Calls of tools with effects: the intent is durable before the call can start, and its end before anybody hears of it.
 
 One place below every way to call a tool, so that no loop above it can send anything twice. A call that is killed, lost
-or raised something leaves its operation unknown; only the ledger says that it may be sent again.
+or raised something leaves its operation unknown; only the ledger says that it may be sent again. Commands go the same
+way (run_effect.py).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import hashlib
 import os
 import threading
 import time
@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from .. import clock, deadlines, deferred
+from .. import clock, deferred
 from ..contract import receipt_to_dict
 from ..errors import (
     Accepted,
@@ -34,24 +34,35 @@ from ..errors import (
     UsageError,
 )
 from ..ledger.answers import key_conflict, not_sent_now, not_written_down, with_operation
-from ..ledger.canonical import canonical, digest, fingerprint, selected
+from ..ledger.canonical import fingerprint, selected
 from ..ledger.ledger import Ledger, default
 from ..ledger.records import Claim, Intent, Outcome, Record
 from ..ledger.states import TERMINAL, Phase, State
 from ..operation import Acting, Operation, acting_now
 from ..results import Status, ToolResult
 from .heartbeat import beating
+from .intents import binding_of, digest_of, target_of, task_id
 from .refusals import NOTHING_STARTED, never_ran
 
 if TYPE_CHECKING:
+    from ..ledger.definition import Definition
     from ..results import Progress
+    from .heartbeat import Lease
     from .tool import Call
 
 T = TypeVar("T")
 
-__all__ = [
-    "Effected", "binding_of", "in_other_hands", "outcome_of", "result_of", "run_effect", "run_effect_async", "task_id"
-]  # fmt: skip
+
+class Startable(Protocol):
+    """What is run under a claim: it looks at its lease last of all before it starts."""
+
+    lease: Lease | None
+
+
+W = TypeVar("W", bound=Startable)
+
+__all__ = ["Effected", "binding_of", "in_other_hands", "in_thread", "outcome_of", "perform", "perform_async",
+           "result_of", "run_effect", "run_effect_async", "task_id"]  # fmt: skip
 
 MARGIN_S = 10.0  # what a lease has beyond the last moment at which the call may still run
 POLL_S = (0.005, 0.1)  # how often the one who waits for another run's answer looks
@@ -61,7 +72,11 @@ _BEFORE_ANYTHING_RAN = (UsageError, BoundaryUnavailable)  # as long as no word o
 
 def run_effect(asked: Call, go: Callable[[Call], ToolResult]) -> ToolResult:
     """Run a call whose tool has effects. Raises LedgerUnavailable, and what `go` raises, before anything was sent."""
-    effected = Effected(asked)
+    return perform(EffectOfCall(asked), go)
+
+
+def perform(effected: Effected[W], go: Callable[[W], ToolResult]) -> ToolResult:
+    """Run it under its operation, or say why not."""
     try:
         found = effected.checked(effected.open())
     except BaseException:
@@ -95,7 +110,11 @@ def result_of(asked: Call) -> ToolResult:
 
 async def run_effect_async(asked: Call, go: Callable[[Call], Awaitable[ToolResult]]) -> ToolResult:
     """The async twin: the ledger is opened, read and written to in threads."""
-    effected = await _in_thread(Effected, asked)
+    return await perform_async(await in_thread(EffectOfCall, asked), go)
+
+
+async def perform_async(effected: Effected[W], go: Callable[[W], Awaitable[ToolResult]]) -> ToolResult:
+    """The async twin of `perform`."""
     found = await _opened(effected)
     if isinstance(found, ToolResult):
         return found
@@ -103,27 +122,27 @@ async def run_effect_async(asked: Call, go: Callable[[Call], Awaitable[ToolResul
         with beating(effected.ledger, effected.claim) as found.lease:
             result = await go(found)
     except BaseException as problem:
-        await asyncio.shield(_in_thread(effected.broken_off, problem))
+        await asyncio.shield(in_thread(effected.broken_off, problem))
         raise
-    return await asyncio.shield(_in_thread(effected.close, result))
+    return await asyncio.shield(in_thread(effected.close, result))
 
 
-async def _opened(effected: Effected) -> ToolResult | Call:
+async def _opened(effected: Effected[W]) -> ToolResult | W:
     """As `Effected.open` and `checked`. Who is cancelled meanwhile has sent nothing, and that is written down."""
     try:
         pause, longest = POLL_S
-        found = await asyncio.shield(_in_thread(effected.try_to_open))
+        found = await asyncio.shield(in_thread(effected.try_to_open))
         while isinstance(found, Record):
             await asyncio.sleep(min(pause, max(0.0, effected.until - clock.monotonic())))
             pause = min(pause * 2, longest)
-            found = await asyncio.shield(_in_thread(effected.look_again, found))
-        return await asyncio.shield(_in_thread(effected.checked, found)) if effected.is_late() else found
+            found = await asyncio.shield(in_thread(effected.look_again, found))
+        return await asyncio.shield(in_thread(effected.checked, found)) if effected.is_late() else found
     except asyncio.CancelledError:
         effected.leave()
         raise
 
 
-def _in_thread(work: Callable[..., T], *given: Any) -> asyncio.Future[T]:
+def in_thread(work: Callable[..., T], *given: Any) -> asyncio.Future[T]:
     made = asyncio.get_running_loop().run_in_executor(_executor(), contextvars.copy_context().run, work, *given)
     made.add_done_callback(lambda done: done.cancelled() or done.exception())  # also of one nobody waits for any more
     return made
@@ -137,16 +156,16 @@ def _executor() -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_executor.cache_clear)
 
 
-class Effected:
-    """One such call, from its intent to its end in the ledger."""
+class Effected(Generic[W]):
+    """One call or command with an effect, from its intent to its end in the ledger."""
 
-    def __init__(self, asked: Call) -> None:
-        declared = asked.tool.declared
-        assert declared is not None
-        self.asked, self.declared, self.tool = asked, declared, asked.tool.name
+    operation_id: str  # since there has been a claim
+
+    def __init__(self, tool: str, call_id: str, definition: Definition, end: float) -> None:
+        """`end`: CLOCK_MONOTONIC, until when it may run."""
+        self.tool, self.call_id = tool, call_id
         self.ledger: Ledger = default()
-        self.definition = self.ledger.define(declared.effect.define(self.tool))
-        end, _ = asked.resolve()
+        self.definition = self.ledger.define(definition)
         if end == float("inf"):
             raise UsageError(f"{self.tool} has effects, and so it needs a limit: give it a timeout")
         self.seconds = max(0.001, end - clock.monotonic())
@@ -159,31 +178,28 @@ class Effected:
         self._guard = threading.Lock()
 
     def _intent(self) -> Intent:
-        effect, asked = self.declared.effect, self.asked
-        arguments = self.declared.arguments(asked.args, asked.kwargs)
-        told = {name: value for name, value in arguments.items() if name not in effect.redact}
-        fields = selected(told if effect.fingerprint is None else arguments, effect.fingerprint)
-        print_of = fingerprint(self.tool, fields)
-        acting: Acting = asked.acting or acting_now()
-        correlation = acting.correlation or task_id()
-        binding, holds = binding_of(asked.key, correlation, print_of)
-        return Intent(
-            scope=f"{effect.scope}/{self.tool}", binding=binding, fingerprint=print_of, tool=self.tool,
-            definition=self.definition.version, correlation=correlation or asked.call_id, target=_target(effect, told),
-            holds=holds, digest=_digest(told), sealed={"request": fields} if effect.fingerprint is not None else {},
-            asked_by=acting.asked_by, authorised_by=acting.authorised_by, request_s=self.seconds + MARGIN_S,
-            recovery_s=self.definition.recovery_s,
-        )  # fmt: skip
+        raise NotImplementedError
 
-    def open(self) -> ToolResult | Call:
+    def _started_with(self, operation: Operation) -> W:
+        """What is to be run, with its operation."""
+        raise NotImplementedError
+
+    def outcome_of(self, result: ToolResult) -> Outcome:
+        raise NotImplementedError
+
+    def open(self) -> ToolResult | W:
         """The call with its operation, to be run now; or the result of one that must not be."""
         found = self.try_to_open()
         while isinstance(found, Record):
-            record = in_other_hands(self.ledger, found, self.until)
+            record = in_other_hands(self.ledger, found, self.until, self.is_given_up)
             found = self._found(record) if record.state is not State.PREPARED else self.try_to_open()
         return found
 
-    def try_to_open(self) -> ToolResult | Call | Record:
+    def is_given_up(self) -> bool:
+        """Nobody wants another run's answer any more."""
+        return False
+
+    def try_to_open(self) -> ToolResult | W | Record:
         """As `open`; the operation where another run is sending it."""
         self._began = clock.boottime()
         try:
@@ -191,22 +207,23 @@ class Effected:
             begun = self.ledger.begin(self.intent, self.seconds + MARGIN_S)
         except OperationConflict as problem:
             record = self.ledger.get(problem.op_id)
-            return key_conflict(self.tool, self.asked.call_id, record, self._definition(record))
+            return key_conflict(self.tool, self.call_id, record, self._definition(record))
         if begun.claim is None:
             return begun.record if begun.record.state is State.DISPATCHING else self._found(begun.record)
         with self._guard:
             self.claim, left = begun.claim, self._left
         if left:
             self.never_started()
-        return self._with_operation(begun.claim)
+        self.operation_id = begun.claim.op_id
+        return self._started_with(replace(Operation.of(begun.claim.record), deadline=time.time() + self.seconds))
 
-    def look_again(self, record: Record) -> ToolResult | Call | Record:
+    def look_again(self, record: Record) -> ToolResult | W | Record:
         """What has become of an operation that another run is sending."""
         self.ledger.sweep_one(record.op_id)
         record = self.ledger.get(record.op_id)
         if record.state is State.PREPARED:
             return self.try_to_open()
-        if record.state is State.DISPATCHING and clock.monotonic() < self.until:
+        if record.state is State.DISPATCHING and clock.monotonic() < self.until and not self.is_given_up():
             return record
         return self._found(record)
 
@@ -214,7 +231,7 @@ class Effected:
         """So long after the claim that it may have been lost: this process, or the machine, was stopped meanwhile."""
         return clock.boottime() - self._began > MARGIN_S / 2
 
-    def checked(self, found: ToolResult | Call) -> ToolResult | Call:
+    def checked(self, found: ToolResult | W) -> ToolResult | W:
         """The call if it may still be sent; nothing may be under a claim that is lost."""
         if isinstance(found, ToolResult) or self.claim is None or not self.is_late():
             return found
@@ -233,22 +250,9 @@ class Effected:
             with contextlib.suppress(RuntimeError):  # the interpreter is ending
                 _executor().submit(self.never_started)
 
-    def _with_operation(self, claim: Claim) -> Call:
-        self.operation_id = claim.op_id
-        operation = replace(Operation.of(claim.record), deadline=time.time() + self.seconds)
-        call = self.asked.with_arguments(*self.declared.given(self.asked.args, self.asked.kwargs, operation))
-        if (tell := call.on_progress) is not None:
-
-            def noted(progress: Progress) -> None:
-                self._progress = True
-                tell(progress)
-
-            call.on_progress = noted
-        return call
-
     def _found(self, record: Record) -> ToolResult:
         value = self.ledger.value(record.op_id) if record.state is State.SUCCEEDED else (False, None)
-        return not_sent_now(self.tool, self.asked.call_id, record, self._definition(record), value=value)
+        return not_sent_now(self.tool, self.call_id, record, self._definition(record), value=value)
 
     def _definition(self, record: Record) -> Any:
         return self.ledger.definition(record.tool, record.definition)
@@ -258,7 +262,7 @@ class Effected:
         assert self.claim is not None
         if result.deferred is not None and result.status is not Status.COMPLETED:
             return self._goes_on(result, result.deferred)
-        outcome = outcome_of(result)
+        outcome = self.outcome_of(result)
         problem: Exception | None = None
         record = replace(self.claim.record, state=State.UNKNOWN, owner=None, lease_ms=None)
         definition = self.definition
@@ -275,6 +279,9 @@ class Effected:
             return self._found(record)
         if problem is not None and not (isinstance(problem, StaleClaim) and record.state is State.SUCCEEDED):
             return not_written_down(result, record, definition, problem)
+        return self._told(result, record, definition, outcome)
+
+    def _told(self, result: ToolResult, record: Record, definition: Definition, outcome: Outcome) -> ToolResult:
         return with_operation(result, record, definition, outcome)
 
     def _goes_on(self, result: ToolResult, handle: str) -> ToolResult:
@@ -285,7 +292,7 @@ class Effected:
 
     def _came_later(self, value: Any) -> None:
         if isinstance(value, ToolResult):
-            self._tell(outcome_of(value))
+            self._tell(self.outcome_of(value))
 
     def broken_off(self, problem: BaseException) -> None:
         """No result came: the caller was interrupted, or nothing could be started."""
@@ -306,11 +313,55 @@ class Effected:
             pass  # its lease runs out, and then it is unknown, which is what it is
 
 
-def in_other_hands(ledger: Ledger, record: Record, until: float) -> Record:
+class EffectOfCall(Effected["Call"]):
+    """Of a function."""
+
+    def __init__(self, asked: Call) -> None:
+        declared = asked.tool.declared
+        assert declared is not None
+        self.asked, self.declared = asked, declared
+        super().__init__(asked.tool.name, asked.call_id, declared.effect.define(asked.tool.name), asked.resolve()[0])
+
+    def _intent(self) -> Intent:
+        effect, asked = self.declared.effect, self.asked
+        arguments = self.declared.arguments(asked.args, asked.kwargs)
+        told = {name: value for name, value in arguments.items() if name not in effect.redact}
+        fields = selected(told if effect.fingerprint is None else arguments, effect.fingerprint)
+        print_of = fingerprint(self.tool, fields)
+        acting: Acting = asked.acting or acting_now()
+        correlation = acting.correlation or task_id()
+        binding, holds = binding_of(asked.key, correlation, print_of)
+        return Intent(
+            scope=f"{effect.scope}/{self.tool}", binding=binding, fingerprint=print_of, tool=self.tool,
+            definition=self.definition.version, correlation=correlation or asked.call_id,
+            target=target_of(effect, told), holds=holds, digest=digest_of(told),
+            sealed={"request": fields} if effect.fingerprint is not None else {}, asked_by=acting.asked_by,
+            authorised_by=acting.authorised_by, request_s=self.seconds + MARGIN_S,
+            recovery_s=self.definition.recovery_s,
+        )  # fmt: skip
+
+    def _started_with(self, operation: Operation) -> Call:
+        call = self.asked.with_arguments(*self.declared.given(self.asked.args, self.asked.kwargs, operation))
+        if (tell := call.on_progress) is not None:
+
+            def noted(progress: Progress) -> None:
+                self._progress = True
+                tell(progress)
+
+            call.on_progress = noted
+        return call
+
+    def outcome_of(self, result: ToolResult) -> Outcome:
+        return outcome_of(result, self.operation_id)
+
+
+def in_other_hands(
+    ledger: Ledger, record: Record, until: float, is_given_up: Callable[[], bool] = lambda: False
+) -> Record:
     """The operation when the one who is sending it has his answer, which is ours too; or at `until` (CLOCK_MONOTONIC),
     when our own time is over."""
     pause, longest = POLL_S
-    while record.state is State.DISPATCHING and (left := until - clock.monotonic()) > 0:
+    while record.state is State.DISPATCHING and (left := until - clock.monotonic()) > 0 and not is_given_up():
         time.sleep(min(pause, left))
         pause = min(pause * 2, longest)
         ledger.sweep_one(record.op_id)
@@ -318,30 +369,21 @@ def in_other_hands(ledger: Ledger, record: Record, until: float) -> Record:
     return record
 
 
-def binding_of(key: str | None, correlation: str | None, print_of: str) -> tuple[str, str]:
-    """What binds retries to one operation, and for how long (`Intent.holds`)."""
-    if key is not None:
-        if not isinstance(key, str) or not key:
-            raise UsageError(f"key: {key!r:.60} is not a text")
-        return digest(f"key\0{key}".encode("utf-8", "surrogatepass")), "always"
-    if correlation is not None:
-        return digest(f"run\0{correlation}\0{print_of}".encode("utf-8", "surrogatepass")), "success"
-    return digest(f"open\0{print_of}".encode()), "open"
-
-
-def outcome_of(result: ToolResult) -> Outcome:
-    """What the end of a call says about its effect. What says nothing is UNKNOWN."""
+def outcome_of(result: ToolResult, op_id: str) -> Outcome:
+    """What the end of a call says about its effect. What says nothing, or speaks of another operation, is UNKNOWN."""
     receipt = None if result.receipt is None else receipt_to_dict(result.receipt)
     if result.status is Status.COMPLETED and result.deferred is not None:
         return Outcome(
             State.UNKNOWN, phase=Phase.AWAIT_RESPONSE, observation=f"begun; its end comes as {result.deferred}"
         )
     if result.status is Status.COMPLETED:
-        return Outcome(State.SUCCEEDED, phase=Phase.READ_RESPONSE, value=result.value, has_value=True)
+        left = f"what it left was ended: {', '.join(result.leftover)}" if result.leftover else ""
+        return Outcome(State.SUCCEEDED, phase=Phase.READ_RESPONSE, observation=left, value=result.value, has_value=True)
     if result.status is Status.REFUSED or result.environment == NOTHING_STARTED:
         return Outcome(State.PREPARED, phase=Phase.PREPARE, observation=_message(result))
     problem = result.exception
-    if result.status is Status.ERROR and isinstance(problem, EffectError):
+    own = isinstance(problem, EffectError) and problem.operation in (None, op_id)
+    if result.status is Status.ERROR and isinstance(problem, EffectError) and own:
         to = State.PREPARED if isinstance(problem, NotSent) else State.UNKNOWN
         to = State.FAILED if isinstance(problem, Rejected) else to
         phase = problem.phase or (Phase.CONNECT if to is State.PREPARED else Phase.AWAIT_RESPONSE)
@@ -353,26 +395,3 @@ def outcome_of(result: ToolResult) -> Outcome:
 
 def _message(result: ToolResult) -> str:
     return f"{result.status.value}: {(result.error or {}).get('message', '')}"
-
-
-def _digest(arguments: dict[str, Any]) -> str | None:
-    """Of the whole request; None for arguments that are no JSON (only the fingerprint's have to be)."""
-    try:
-        return hashlib.sha256(canonical(arguments)).hexdigest()
-    except UsageError:
-        return None
-
-
-def _target(effect: Any, arguments: dict[str, Any]) -> str | None:
-    if effect.target is None:
-        return None
-    try:
-        return str(effect.target.format(**arguments))[:200]
-    except Exception as problem:  # a format and any values: it names things for people, and must stop nothing
-        return f"{effect.target} ({type(problem).__name__})"
-
-
-def task_id() -> str | None:
-    """Of the innermost task around the caller that has one."""
-    tasks = deadlines.entered.get()
-    return tasks[-1].task_id if tasks else None

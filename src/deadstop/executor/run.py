@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import clock
 from ..cancel import CancelToken
+from ..errors import UsageError
 from ..results import Status, ToolResult
 from . import client
 from .admission import Admission, command_key
@@ -20,9 +22,12 @@ from .waiting import checked, wait, wait_async
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from ..ledger.definition import Effect
     from .options import RunOptions
+    from .run_effect import Asked
 
 Path = str | os.PathLike[str]
+EFFECTS = ("none", "undeclared")
 
 
 def run(
@@ -53,6 +58,9 @@ def run(
     on_output: OnOutput | None = None,
     cancel: CancelToken | None = None,
     tool: str | None = None,
+    effect: str | Effect = "undeclared",
+    key: str | None = None,
+    failed_exit: Collection[int] = (),
     check: bool = False,
 ) -> ToolResult:
     """Run a command that always ends, and return how it ended.
@@ -66,10 +74,22 @@ def run(
     comes. `cancel` ends the call from elsewhere. With `check` an end other than a completed one with exit code 0
     raises (see errors.py).
 
-    Raises UsageError for bad input and BoundaryUnavailable, in both cases before anything was started.
+    With an `Effect` it is an operation in the ledger (docs/ledger.md), on record before it can start and done once
+    under its `key`: your own name for this one intended effect, never taken from a model; without one, the correlation
+    of `deadstop.acting` or the Task around the call binds the same command. It finds the operation's key as
+    DEADSTOP_OPERATION_KEY in its environment. Exit code 0 is a success; one of `failed_exit` says that nothing has
+    happened; any other, a kill or a limit leaves it unknown, and it is not started again. What had succeeded is not
+    started again either: exit code 0 without its output. `effect="none"` says that it changes nothing.
+
+    Raises UsageError for bad input, BoundaryUnavailable, and with an Effect LedgerUnavailable, in all cases before
+    anything was started.
     """
     options = _options(locals())
-    return checked(_run(argv, options, stdin, on_output, cancel), check)
+    if (asked := _on_record(argv, options, stdin, on_output, cancel, effect, key, failed_exit)) is not None:
+        from .run_effect import run_effect
+
+        return checked(run_effect(asked), check)
+    return checked(_as_declared(_run(argv, options, stdin, on_output, cancel), effect), check)
 
 
 async def run_async(
@@ -78,14 +98,42 @@ async def run_async(
     stdin: Stdin = None,
     on_output: OnOutput | None = None,
     cancel: CancelToken | None = None,
+    effect: str | Effect = "undeclared",
+    key: str | None = None,
+    failed_exit: Collection[int] = (),
     check: bool = False,
     **options: Unpack[RunOptions],
 ) -> ToolResult:
     """The async twin of `run`, with the same options. Cancelling the task kills the command and waits for the proof."""
+    given = Options(**options)
+    if (asked := _on_record(argv, given, stdin, on_output, cancel, effect, key, failed_exit)) is not None:
+        from .run_effect import run_effect_async
+
+        return checked(await run_effect_async(asked), check)
     admission = Admission()
-    started = _start(argv, Options(**options), stdin, on_output, cancel, admission)
+    started = _start(argv, given, stdin, on_output, cancel, admission)
     result = started if isinstance(started, ToolResult) else admission.settled(await wait_async(started, cancel))
-    return checked(result, check)
+    return checked(_as_declared(result, effect), check)
+
+
+def _on_record(
+    argv: Sequence[str], options: Options, stdin: Stdin, on_output: OnOutput | None, cancel: CancelToken | None,
+    effect: str | Effect, key: str | None, failed_exit: Collection[int],
+) -> Asked | None:  # fmt: skip
+    """The command whose effect is an operation; None if it has no part in the ledger, which is not loaded then."""
+    if not isinstance(effect, str):
+        from .run_effect import Asked
+
+        return Asked(argv, options, stdin, on_output, cancel, effect, key, failed_exit)
+    if effect not in EFFECTS:
+        raise UsageError(f"effect: {effect!r:.60} is neither 'none' nor 'undeclared' nor an Effect")
+    if key is not None or failed_exit:
+        raise UsageError(f"{'failed_exit' if key is None else 'key'} has a meaning only with effect=Effect(...)")
+    return None
+
+
+def _as_declared(result: ToolResult, effect: str | Effect) -> ToolResult:
+    return replace(result, effect="none") if effect == "none" else result
 
 
 def _options(given: dict[str, Any]) -> Options:
