@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import gzip
 import importlib
+import itertools
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +27,9 @@ LIBRARIES = ["httpx2", "httpx"]
 BODY = {"revision": "a1b2"}
 NOWHERE = "http://127.0.0.1:1/deployments"
 
+# Most of these declare less than a real client would.
+pytestmark = pytest.mark.filterwarnings("ignore::deadstop.executor.declared.UnansweredEffect")
+
 
 @pytest.fixture
 def authority() -> Iterator[Authority]:
@@ -38,9 +42,20 @@ def library(request: pytest.FixtureRequest) -> Any:
     return pytest.importorskip(request.param)
 
 
+_numbers = itertools.count(1)
+
+
 def op(**more: Any) -> Operation:
     return Operation(
-        **{"id": "op_1", "key": "dsk_1", "correlation": "run_1", "attempt": 1, "fence": 1, "tool": "deploy", **more}
+        **{
+            "id": f"op_{next(_numbers)}",
+            "key": "dsk_1",
+            "correlation": "run_1",
+            "attempt": 1,
+            "fence": 1,
+            "tool": "deploy",
+            **more,
+        }
     )
 
 
@@ -59,6 +74,30 @@ def test_send_gives_the_answer(authority: Authority) -> None:
     assert (reply.status, reply.json()["request"], reply.reference) == (201, BODY, "dep_1001")
     assert [(each["key"], each["correlation"]) for each in authority.requests()] == [("dsk_1", "run_1")]
     assert send(op(key="dsk_2"), "PUT", f"{authority.url}/resources/1", json={}).etag == '"v1"'
+
+
+@pytest.mark.parametrize("second", ["refused connection", "refused request"])
+def test_after_a_write_that_may_be_there_the_next_one_of_the_attempt_speaks_for_itself_only(
+    authority: Authority, second: str
+) -> None:
+    mine = op()
+    send(mine, "POST", f"{authority.url}/deployments", json=BODY)
+    if second == "refused request":
+        authority.behave("reject_before", status=403)
+    place = NOWHERE if second == "refused connection" else f"{authority.url}/deployments"
+    with pytest.raises(EffectError, match="an earlier request of this attempt") as raised:
+        send(mine, "POST", place, json={"other": 1})
+    assert type(raised.value) is EffectError
+    again = op(id=mine.id, fence=2, attempt=2)  # another attempt: what was shown of the first is not asked for here
+    caught(NotSent, send, again, "POST", NOWHERE, json=BODY)
+
+
+def test_what_was_refused_was_not_there(authority: Authority) -> None:
+    mine = op()
+    caught(NotSent, send, mine, "POST", NOWHERE, json=BODY)
+    authority.behave("reject_before", times=1, status=403)
+    caught(Rejected, send, mine, "POST", f"{authority.url}/deployments", json=BODY)
+    caught(NotSent, send, mine, "POST", NOWHERE, json=BODY)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +176,8 @@ def test_a_plain_clients_failures_say_what_is_known(
 ) -> None:
     authority.behave(word, seconds=100)
     with client(library, authority) as plain:
-        problem = caught(kind, plain.post, "/deployments", json=BODY, timeout=0.1)
+        limit = 0.1 if word in ("accept_then_delay", "drip_reply") else 10.0  # the others end by themselves
+        problem = caught(kind, plain.post, "/deployments", json=BODY, timeout=limit)
         assert problem.phase == phase
         again = caught(EffectError, plain.post, "/deployments", json=BODY)
         assert "not sent again" in str(again)

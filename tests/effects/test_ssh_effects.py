@@ -304,7 +304,7 @@ def test_a_caller_killed_at_any_place_leaves_one_effect(site: Site) -> None:
         with Ledger.open(where) as ledger:
             ledger.sweep()
             production = site.effects(ledger=ledger)
-            records = {key: ledger.find(f"default/{production.tool}", key_) for key, key_ in keys(ledger).items()}
+            records = {key: ledger.find(f"default/ssh {site.server.host}", key_) for key, key_ in keys(ledger).items()}
             assert {record.state for record in records.values() if record} == {State.UNKNOWN} and len(records) == 3
             # The command is as likely to be running still: the reconciler would ask again, so this does.
             for key, record in records.items():

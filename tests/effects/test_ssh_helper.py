@@ -281,6 +281,32 @@ def test_a_lock_is_looked_at_and_never_swept(remote: Remote) -> None:
     assert remote.effects() == ["three"]
 
 
+def test_a_lock_that_nothing_will_release_is_freed_by_a_person_who_names_its_operation(remote: Remote) -> None:
+    """Its keeper is dead, so nobody sees it end. As long as anything of it runs the lock stays."""
+    left = f"({remote.waits}) & exit 0"  # outlives the command, in its session
+    assert remote.run("op", 1, "--lock", "db", crash="remote.started", script=left).returncode == 70
+    sshd.until(lambda: remote.status("op", seal=2)["state"] == "unknown")
+    assert "(unknown), before its expiry" in remote.call("lock", "db").stdout
+    refused = remote.call("unlock", "db", "--op", "op")
+    assert refused.returncode == 75 and "running: operation op still runs here" in refused.stderr
+    remote.go()
+    sshd.until(
+        lambda: remote.call("unlock", "db", "--op", "op", "--by", "anna", crash="remote.unlocked").returncode == -9
+    )
+    assert remote.ask("lock", "db")["held"]  # who and when is written down first
+    other = remote.call("unlock", "db", "--op", "another")
+    assert other.returncode == 75 and "held by operation op, not by another" in other.stderr
+    freed = remote.ask("unlock", "db", "--op", "op", "--by", "ben")
+    assert (freed["state"], freed["op_state"], freed["uid"]) == ("unlocked", "unknown", os.getuid())
+    known = remote.ask("lock", "db")
+    assert (known["held"], known["unlocked"]["by"], known["unlocked"]["op"]) == (False, "ben", "op")
+    marks = json.loads((remote.folder / "state/locks/db.unlocked").read_text())["unlocks"]
+    assert [each["by"] for each in marks] == ["anna", "ben"]
+    assert "held by nobody" in remote.call("unlock", "db", "--op", "op").stderr
+    assert remote.run("next", 1, "--lock", "db").returncode == 0
+    assert remote.status("op")["state"] == "unknown"  # that it is not known what it did, has not changed
+
+
 def test_a_program_marks_its_own_phases(remote: Remote) -> None:
     mark = f'"{sys.executable}" -IS "$DEADSTOP_REMOTE" mark'
     done = remote.run("op", 1, script=f"{mark} downloaded --json && {mark} migrated; {mark} started; exit 4")

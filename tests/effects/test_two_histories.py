@@ -14,6 +14,7 @@ from deadstop.effects.settlement import reconcile
 from deadstop.ledger.ledger import Ledger
 from deadstop.ledger.records import Outcome
 from deadstop.ledger.states import State, Verdict
+from deadstop.ledger.store import default_place
 from deadstop.operation import acting
 from deadstop.testing import Authority
 
@@ -81,7 +82,7 @@ def test_the_trail_shows_both_attempts_and_the_finding(ledger: Ledger) -> None:
 
 def test_a_tool_ends_as_the_authority_says(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same through `deadstop.tool`: what its caller, or a model, sees of the two."""
-    monkeypatch.setattr("deadstop.ledger.ledger._default", ledger)
+    monkeypatch.setattr("deadstop.ledger.ledger._defaults", {default_place(): ledger})
     with Authority() as authority, acting(correlation="run_42"):
         declared = effect(reconcile=by_key(authority.url), consistent=True, fingerprint=["revision"])
         tool = deadstop.tool(create_deployment, timeout=20, effect=declared)

@@ -7,14 +7,17 @@ Nothing of the ledger is loaded here: most runs have no use for it.
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from typing import Any
 
 from ..errors import UsageError
-from .common import pairs, seconds
+from .common import pairs, say, seconds
 
 EFFECTS = ("none", "once", "undeclared")
 ONCE = "--effect once"
 RECOVERY_S = 300.0
+NOBODY = "nothing says where it could be looked up (--reconcile-...)"
 _MOST_CODES = 256
 
 
@@ -80,7 +83,23 @@ def is_recorded(arguments: argparse.Namespace) -> bool:
         raise UsageError("--reconcile-consistent and --reconcile-settle: say where to look it up: --reconcile-http, "
                          "--reconcile-sql, --reconcile-ssh or --reconcile-function")  # fmt: skip
     pairs(arguments.reconcile_header, "--reconcile-header")
+    _check_that_it_lasts(arguments)
+    if not (asked or arguments.check or arguments.json or arguments.quiet) and sys.stderr.isatty():
+        say(
+            f"a lost outcome waits for a person: {NOBODY}"
+        )  # to whoever types it, while there is time; scripts have --check
     return True
+
+
+def _check_that_it_lasts(arguments: argparse.Namespace) -> None:
+    """A ledger that is gone with this process holds no key: the next run would do it again."""
+    from ..ledger.store import LEDGER_VARIABLE, MEMORY
+
+    where = LEDGER_VARIABLE if arguments.ledger is None else "--ledger"
+    if (os.environ.get(LEDGER_VARIABLE) if arguments.ledger is None else arguments.ledger) == MEMORY:
+        raise UsageError(
+            f"{ONCE}: {where} is {MEMORY}, which is gone when this process ends: name a file or a postgresql:// URL"
+        )
 
 
 def _check_nothing_is_ignored(arguments: argparse.Namespace) -> None:

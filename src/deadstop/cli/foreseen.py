@@ -12,12 +12,13 @@ from ..executor.prepare import Prepared
 from ..ledger import reader, reading
 from ..ledger.answers import key_conflict, not_sent_now
 from ..ledger.definition import Definition
+from ..ledger.definitions import definition_of
 from ..ledger.handle import retry_allowed
-from ..ledger.operations import definition_of, key_of
+from ..ledger.operations import key_of
 from ..ledger.records import Intent, Record
 from ..ledger.states import State
 from ..ledger.store import Tx, default_place
-from .declared import declared, intent_of
+from .declared import declared, intent_of, lost_outcome
 from .operations import ledger_file
 
 __all__ = ["foreseen"]
@@ -27,7 +28,8 @@ def foreseen(arguments: argparse.Namespace, prepared: Prepared) -> tuple[dict[st
     """What to show, by name, and why the command would not run."""
     definition = declared(arguments, prepared.command.tool)
     intent = intent_of(arguments, prepared, definition)
-    told = {"effect": f"once; key from {arguments.key_from.partition(':')[0]}; retry {definition.retry}"}
+    told = {"effect": f"once; key from {arguments.key_from.partition(':')[0]}; retry {definition.retry}",
+            "lost outcome": lost_outcome(definition)}  # fmt: skip
     path = ledger_file(arguments)
     if path is not None and not os.path.exists(path):
         return told | {"ledger": f"{path} (the first operation makes it)", "operation": _NONE}, []

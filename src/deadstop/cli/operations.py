@@ -6,8 +6,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from .. import clock
@@ -27,6 +28,14 @@ def ledger_file(arguments: argparse.Namespace) -> str | None:
 
     place = default_place() if arguments.ledger is None else arguments.ledger
     return None if "://" in place or not place else place
+
+
+def own_folder_too() -> None:
+    """So that a function of a program in this folder is found, as `python -m` would find it; but behind everything that
+    is installed, which no file of this folder may stand in for."""
+    with suppress(OSError):  # a folder that was removed
+        if not sys.flags.safe_path and os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
 
 
 @contextmanager

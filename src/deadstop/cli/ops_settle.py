@@ -4,14 +4,19 @@
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Mapping
+from typing import Any
 
 from ..errors import DeadstopError, LedgerError, StaleClaim, UsageError
 from ..ledger.documents import DECISIONS, record_document
 from ..ledger.ledger import Ledger
+from ..ledger.queries import FunctionQuery
 from ..ledger.records import Record
 from ..ledger.states import State
 from . import common
-from .operations import EVERY, line, login_name, opened
+from .operations import EVERY, line, login_name, opened, own_folder_too
+from .tables import shown
 
 DONE, NOT_SETTLED, FAILED = 0, 1, 125
 NOT_KNOWN = (State.UNKNOWN, State.RECONCILING, State.NEEDS_HUMAN, State.DISPATCHING)
@@ -55,27 +60,49 @@ def _reconcile(ledger: Ledger, arguments: argparse.Namespace) -> int:
             common.say(f"{name}: {problem}")
             status = FAILED
             continue
-        found.append(record)
+        finding = _finding(ledger, record)
+        found.append({**record_document(record), "finding": finding})
         if not arguments.json:
             print(line(record))
+            if finding is not None:
+                print(f"  {shown(_words(finding))}")
         if record.state in NOT_KNOWN:
             status = max(status, NOT_SETTLED)
             _say_what_is_left(ledger, record)
     if arguments.json:
-        common.print_json([record_document(record) for record in found])
+        common.print_json(found)
     return status
 
 
 def _asked(ledger: Ledger, name: str, operator: str) -> Record:
     from ..effects.settlement import reconcile
 
-    return reconcile(ledger, ledger.get(name).op_id, force=True, operator=operator)
+    record = ledger.get(name)
+    if isinstance(ledger.definition(record.tool, record.definition).query, FunctionQuery):
+        own_folder_too()
+    return reconcile(ledger, record.op_id, force=True, operator=operator)
+
+
+def _finding(ledger: Ledger, record: Record) -> dict[str, Any] | None:
+    """What was found last: who says so, and why it counts for no more."""
+    for entry in reversed(ledger.trail(record.op_id)):
+        if entry.kind in ("reconcile.finding", "place.seen"):
+            body = json.loads(entry.body)
+            return {name: body.get(name) for name in ("verdict", "counts_as", "source", "detail", "why", "at")}
+    return None
+
+
+def _words(finding: Mapping[str, Any]) -> str:
+    said = ": ".join(str(finding[name]) for name in ("source", "detail") if finding[name])
+    return f"{said}; {finding['why']}" if finding["why"] else said
 
 
 def _say_what_is_left(ledger: Ledger, record: Record) -> None:
+    from ..effects.settlement import place_of
+
     if record.state is State.DISPATCHING:
         common.say(f"{record.op_id} is being sent: its outcome is its sender's to tell, until its lease is over")
-    elif ledger.definition(record.tool, record.definition).query is None:
+    elif ledger.definition(record.tool, record.definition).query is None and place_of(ledger, record.op_id) is None:
         common.say(f"{record.op_id} can be looked up nowhere: a person decides, with deadstop ops resolve")
 
 
@@ -118,11 +145,14 @@ def _print(arguments: argparse.Namespace, record: Record) -> None:
 def _shred(ledger: Ledger, arguments: argparse.Namespace) -> int:
     op_id = ledger.get(arguments.operation).op_id
     gone = ledger.shred(op_id, arguments.name, _operator(arguments))
-    missing = sorted(set(arguments.name or ()) - set(gone))
+    missing, scrubbed = sorted(set(arguments.name or ()) - set(gone)), not gone or ledger.scrub()
     if arguments.json:
-        common.print_json({"id": op_id, "shredded": gone, "missing": missing})
+        common.print_json({"id": op_id, "shredded": gone, "missing": missing, "scrubbed": scrubbed})
     elif gone:
         print(f"{op_id} shredded: {', '.join(gone)}")
+    if not scrubbed:
+        common.say(f"{op_id}: it is deleted, but may still be found in the files of {ledger.store.where}: with SQLite "
+                   "until who reads it now has done; with PostgreSQL until VACUUM, and in its own log")  # fmt: skip
     for name in missing:
         common.say(f"{op_id}: nothing is kept sealed as {name}")
     if not gone and not missing:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..contract import receipt_from_dict
+from ..effects.settlement import PLACE
 from ..ledger import alerts
 from ..ledger.definition import Definition
 from ..ledger.documents import alert_document, operation_seen
@@ -45,6 +46,13 @@ class Found:
     alerts: list[Alert]
     kept: dict[str, Any]
     now: int
+
+    @property
+    def place(self) -> str | None:
+        """Where its service said that its end can be seen, when it accepted it (202)."""
+        places = [name for name in self.kept if name.startswith(PLACE)]
+        last = max(places, key=lambda name: int(name.removeprefix(PLACE)), default=None)
+        return None if last is None else str(self.kept[last].get("url"))
 
     @property
     def query(self) -> dict[str, Any] | None:
@@ -141,6 +149,7 @@ def _facts(found: Found) -> Iterator[tuple[str, str]]:
     yield "scope", record.scope
     yield "correlation", record.correlation or ""
     yield "reference", record.reference or ""
+    yield "to be seen at", found.place or ""
     yield "fingerprint", record.fingerprint
     yield "version", f"{record.ver} (fence {record.fence})"
     yield "owner", record.owner or ""
@@ -199,6 +208,6 @@ def _next_lines(found: Found) -> Iterator[str]:
             yield f"  {name:<15} {value if isinstance(value, str) else json.dumps(value)}"
     if record.state in (State.UNKNOWN, State.NEEDS_HUMAN):
         yield "to settle it"
-        if query is not None:
+        if query is not None or found.place is not None:
             yield f"  deadstop ops reconcile {record.op_id}"
         yield f"  deadstop ops resolve {record.op_id} --ver {record.ver} --succeeded|--failed --reason TEXT"

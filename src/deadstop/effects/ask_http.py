@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import MissingExtra
+from ..ledger.query_check import names_in
 from ..ledger.records import Finding
 from ..ledger.states import Verdict
 from .filling import Nothing, Several, Unaskable, as_seconds, only, reach, state_verdict, text_of, url_of, values_of
@@ -47,6 +48,9 @@ def ask_http(query: HttpQuery, operation: Operation, timeout: float) -> Finding:
     The deadline holds for everything: looking up the name, connecting, a head or a body that comes drop by drop. A
     redirect is followed only to the place that was to be asked, so that nobody else gets the query's headers.
     """
+    if not names_in(query.url, *query.headers.values()):
+        # It would say the same of every operation: of one that never arrived, too.
+        raise Unaskable("neither the query's URL nor a header names anything of the operation, such as {key}")
     values = values_of(operation)
     url = httpx2.URL(url_of(query.url, values))
     secrets = [password for password in (url.password,) if password]

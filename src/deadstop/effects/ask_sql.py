@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from .. import clock
+from ..ledger.query_check import SQL_WORD, parameters_in
 from ..ledger.records import Finding
 from ..ledger.states import Verdict
 from .filling import NAMES, Unaskable, state_verdict, values_of, wanted
@@ -23,12 +24,6 @@ __all__ = ["ask_sql", "database_of", "parameters_of"]
 
 Rows = list[tuple[Any, ...]]
 
-# Text in quotes, comments and casts are passed over: a colon in them begins no parameter.
-_WORD = re.compile(
-    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | \$(\w*)\$.*?\$\1\$ | ::
-        | (?<!\w):(?P<name>[A-Za-z_]\w*)""",
-    re.VERBOSE | re.DOTALL,
-)
 _MAY = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
 _STEPS = 1000  # of SQLite's machine, between two looks at the clock
 
@@ -66,7 +61,7 @@ def parameters_of(statement: str, values: Mapping[str, str | None]) -> dict[str,
     A statement without any would say the same of every operation. It would also be the only kind that PostgreSQL takes
     several of at once, with an end of the read-only transaction among them.
     """
-    names = {found["name"] for found in _WORD.finditer(statement) if found["name"]}
+    names = parameters_in(statement)
     if not names:
         raise Unaskable("the statement names nothing of the operation, such as :key")
     unknown = names - set(NAMES)
@@ -80,7 +75,7 @@ def _for_postgresql(statement: str) -> str:
         return f"%({found['name']})s" if found["name"] else found[0].replace("%", "%%")
 
     pieces, end = [], 0
-    for found in _WORD.finditer(statement):
+    for found in SQL_WORD.finditer(statement):
         pieces += [statement[end : found.start()].replace("%", "%%"), replaced(found)]
         end = found.end()
     return "".join(pieces) + statement[end:].replace("%", "%%")

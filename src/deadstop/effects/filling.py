@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from ..ledger.query_check import NAMES, PLACE
 from ..ledger.states import Verdict
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ __all__ = [
     "values_of",
     "wanted",
 ]
-
-NAMES = ("key", "op_id", "correlation", "reference", "target", "fingerprint")
-_PLACE = re.compile(r"\{(\w*)\}")
 
 
 class Unaskable(Exception):
@@ -65,7 +62,7 @@ def wanted(name: str, values: Mapping[str, str | None]) -> str:
 
 def text_of(template: str, values: Mapping[str, str | None]) -> str:
     """The template with its names filled in as they are. Raises Unaskable also for what would begin a new line."""
-    text = _PLACE.sub(lambda found: wanted(found[1], values), template)
+    text = PLACE.sub(lambda found: wanted(found[1], values), template)
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
         raise Unaskable("a value of the query holds a control character")
     return text
@@ -80,9 +77,9 @@ def url_of(template: str, values: Mapping[str, str | None]) -> str:
     parts = urlsplit(template)
     if parts.scheme.lower() not in ("http", "https") or not parts.hostname:
         raise Unaskable("the query's URL is not http://HOST/... or https://HOST/...")
-    if _PLACE.search(parts.netloc):
+    if PLACE.search(parts.netloc):
         raise Unaskable("the host of a query's URL cannot depend on the operation")
-    return _PLACE.sub(lambda found: _encoded(found[1], values), template)
+    return PLACE.sub(lambda found: _encoded(found[1], values), template)
 
 
 def _encoded(name: str, values: Mapping[str, str | None]) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from urllib.parse import urlsplit
 from .. import clock, deadlines
 from ..client.portal import portal
 from ..errors import LedgerError, OperationConflict, UsageError
+from ..executor.declared import tell_unanswered
 from ..ledger.answers import key_conflict, not_sent_now, not_written_down
 from ..ledger.definition import Definition, Effect
 from ..ledger.ledger import Ledger, default
@@ -34,6 +36,7 @@ from .http_exchange import Failed, Wire, exchange
 from .http_follow import follow as follow_to_its_end
 from .http_follow import place_from
 from .http_intent import Write, base_of, headers_of, intent_of, url_in
+from .http_place import keep
 from .http_result import Asked
 from .http_send import Reply, send, send_async
 from .http_transport import AsyncEffectTransport, EffectTransport
@@ -59,7 +62,9 @@ class AsyncHttpEffects:
         until a person decides.
     timeout: seconds for one request in all: looking up the name, connecting, writing, and the whole reply. An enclosing
         `deadstop.deadline` or task can only shorten it.
-    tool: the name under which the ledger knows these writes; the service's host and port if None.
+    tool: the name under which the ledger knows these writes. If None, the service's host and port and, where more than
+        nothing is declared, a digest of `effect`: then another client of that host, which declares something else, does
+        not tighten it, and nor does a later version of this one. Keys hold for the host, whatever is declared.
     refusals: further statuses (such as 503) by which this service itself says that it has done nothing. Never name one
         that a proxy in front of it may send.
     follow: what was accepted to be done later (202) is followed to its end: True, until its recovery deadline; seconds;
@@ -75,14 +80,16 @@ class AsyncHttpEffects:
         refusals: Collection[int] = (), follow: bool | float = True,
     ) -> None:  # fmt: skip
         self.base_url, self.effect = base_of(base_url), effect or Effect()
-        self.tool = tool or f"http {urlsplit(self.base_url).netloc}"
         if clock.check_limit("timeout", timeout) is None:
             raise UsageError("timeout=None is not allowed: a request has a deadline")
         if not isinstance(follow, bool):
             clock.check_limit("follow", follow)
         self.timeout, self.follow, self.refusals = float(timeout), follow, frozenset(refusals)
         self._ledger, self._transport, self._headers = ledger, transport, headers_of(headers)
-        self._definition = self.effect.define(self.tool)
+        self._name = tool or f"http {urlsplit(self.base_url).netloc}"
+        self._definition = self.effect.define_named(tool, self._name)
+        self.tool = self._definition.tool
+        tell_unanswered(self.tool, self.effect.unanswered(whole=True))
 
     async def post(self, path: str, **given: Unpack[WriteOptions]) -> ToolResult:
         return await self.request("POST", path, **given)
@@ -150,7 +157,7 @@ class _Attempt:
             if cancelled:
                 raise cancelled
             record = await self._others(ledger, begun.record)
-            if record.state is not State.PREPARED or self.end <= clock.monotonic():
+            if begun.why == "waiting" or record.state is not State.PREPARED or self.end <= clock.monotonic():
                 return await asyncio.to_thread(self._found, ledger, record)
 
     async def _attempted(
@@ -161,8 +168,10 @@ class _Attempt:
         judged, cancelled = await self._sent(wire, ledger, claim, definition, cancelled)
         result = http_result.seen_result(self.asked, judged)
         try:
-            goes_on = judged.accepted and place_from(wire.url, judged.place) is not None
-            followed = goes_on and self.client.follow is not False
+            place = place_from(wire.url, judged.place) if judged.accepted else None
+            if place is not None:
+                cancelled = await _kept(ledger, claim, place) or cancelled
+            followed = place is not None and self.client.follow is not False
             record, later = await _durable(ledger.finish, claim, replace(judged.outcome, followed=followed))
         except LedgerError as problem:
             if cancelled:
@@ -192,8 +201,11 @@ class _Attempt:
         """In a thread, and not interrupted: whoever has a claim also has to give it up."""
         ledger, seconds = self.client.ledger(), max(0.001, self.end - clock.monotonic())
         definition = ledger.define(self.client._definition)
-        intent = intent_of(self.write, definition, seconds, self.asked.call_id)
-        return ledger.begin(intent, seconds + LEASE_SPARE_S), definition, ledger
+        intent = intent_of(self.write, definition, seconds, self.asked.call_id, self.client._name)
+        begun = ledger.begin(intent, seconds + LEASE_SPARE_S)
+        if begun.record.tool != definition.tool:  # it was made under another declaration, and keeps that
+            definition = ledger.definition(begun.record.tool, begun.record.definition)
+        return begun, definition, ledger
 
     async def _sent(
         self, wire: Wire, ledger: Ledger, claim: Claim, definition: Definition, cancelled: asyncio.CancelledError | None
@@ -245,6 +257,13 @@ def _as_it_is(ledger: Ledger, record: Record) -> Record:
         return ledger.get(record.op_id)
     except LedgerError:
         return replace(record, state=State.UNKNOWN, owner=None, lease_ms=None)
+
+
+async def _kept(ledger: Ledger, claim: Claim, place: str) -> asyncio.CancelledError | None:
+    """Our cancellation meanwhile. What cannot be kept is no reason not to write down how the attempt ended."""
+    with suppress(LedgerError):
+        return (await _durable(keep, ledger, claim, place))[1]
+    return None
 
 
 async def _durable(function: Callable[..., T], *arguments: Any) -> tuple[T, asyncio.CancelledError | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from .. import clock
+from .. import clock, deadlines
 from ..errors import EffectError, NotSent, Rejected
 from ..ledger.states import State
 from ..operation import Operation
@@ -26,6 +26,24 @@ def error_of(judged: Judged) -> EffectError | None:
     )  # fmt: skip
 
 
+_first: dict[tuple[str, int, float], float] = {}  # of an operation's attempt, what was said first: never later then
+_MOST = 256
+
+
 def until_of(op: Operation) -> float | None:
-    """The last moment at which it may be sent, on CLOCK_MONOTONIC."""
-    return None if op.deadline is None else clock.monotonic() + op.deadline - time.time()
+    """The last moment at which it may be sent, on CLOCK_MONOTONIC.
+
+    What it is given is a point on the wall clock. One that is set back must not give it more time: never beyond the end
+    of the call that it is in, nor beyond what this process was told before.
+    """
+    if op.deadline is None:
+        return None
+    now, left = clock.monotonic(), deadlines.remaining()
+    until = now + op.deadline - time.time()
+    if left is not None:
+        until = min(until, now + left)
+    key = op.id, op.fence, op.deadline
+    if key not in _first and len(_first) >= _MOST:
+        _first.pop(next(iter(_first)), None)
+    _first[key] = min(until, _first.get(key, until))
+    return _first[key]

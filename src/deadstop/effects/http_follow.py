@@ -23,13 +23,13 @@ from .filling import as_seconds, reach, state_verdict
 from .http_exchange import Answer, Failed, Wire, exchange
 from .http_intent import without_query
 from .http_verdict import Judged, document_of, phrase
+from .settlement import SETTLING
 
 __all__ = ["Followed", "follow", "look", "next_pause", "place_from"]
 
 FIRST_S, LONGEST_S = 0.1, 5.0
 LEASE_S = 10.0
 _DEFAULT = HttpQuery(url="")
-_SETTLING = frozenset({Verdict.APPLIED, Verdict.APPLIED_FAILED, Verdict.CONTRADICTION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ async def follow(
         pause = min(2 * pause, LONGEST_S)
         finding = await look(wire, place, definition, end, transport)
         wait, words = finding.retry_after_s, f"{finding.source} {finding.detail}"
-        record = await asyncio.to_thread(_settled if finding.verdict in _SETTLING else _seen, ledger, record, finding)
+        record = await asyncio.to_thread(_settled if finding.verdict in SETTLING else _seen, ledger, record, finding)
         if record.state in TERMINAL:
             return Followed(record, words, finding.value if finding.has_value else await _kept(ledger, record))
     return Followed(record, words)

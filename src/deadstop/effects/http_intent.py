@@ -96,17 +96,20 @@ def encoded(value: Any, content: bytes | str | None) -> bytes:
         raise UsageError(f"json: this is not JSON: {problem}") from problem
 
 
-def intent_of(write: Write, definition: Definition, seconds: float, call_id: str) -> Intent:
+def intent_of(write: Write, definition: Definition, seconds: float, call_id: str, name: str | None = None) -> Intent:
     """What is durable before the first byte leaves. The request is in it as a digest; of its fields only those that the
-    definition names, sealed. What it redacts is in none of them: a digest of a few digits can be guessed at."""
+    definition names, sealed. What it redacts is in none of them: a digest of a few digits can be guessed at. `name` is
+    what keys are unique for: the same for the same service, whatever is declared, or a key would hold only until then.
+    """
     told = {name: value for name, value in write.named.items() if name not in definition.redact}
+    name = name or definition.tool
     same, fields = _same(write, definition, told)
-    print_of = fingerprint(definition.tool, same)
+    print_of = fingerprint(name, same)
     place, acting = without_query(write.url), acting_now()
     correlation = write.correlation or acting.correlation or task_id()
     binding, holds = binding_of(write.key, correlation, print_of)
     return Intent(
-        scope=f"{definition.scope}/{definition.tool}", binding=binding, fingerprint=print_of, tool=definition.tool,
+        scope=f"{definition.scope}/{name}", binding=binding, fingerprint=print_of, tool=definition.tool,
         definition=definition.version, correlation=correlation or call_id, holds=holds,
         target=_target(write, definition, place, told),
         digest=digest(canonical(told) if definition.redact else write.body),

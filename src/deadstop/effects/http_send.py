@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import clock, deadlines
 from ..client.portal import portal
-from ..errors import Accepted, NotSent, Rejected, UsageError
+from ..errors import Accepted, EffectError, NotSent, Rejected, UsageError
 from ..ledger.definition import Definition
 from ..ledger.states import Verdict
 from ..operation import Operation
@@ -70,7 +70,8 @@ async def send_async(
     All within `timeout` seconds, or the nearest outer deadline. Raises UsageError for what cannot be sent; NotSent
     where surely nothing was done and it may come again; Rejected where the authority refused it; Accepted where it was
     taken and has not ended in time; EffectError where nobody can say. Let them out of the tool function: they tell
-    deadstop what is known.
+    deadstop what is known. After one that may have been done, the next of the same attempt raises EffectError instead
+    of NotSent or Rejected: they would speak for the whole operation.
     """
     write = Write(method=method.upper(), url=url, json=json, content=content, if_match=if_match)
     wire = write.wire(headers_of(headers), op.key, op.correlation)
@@ -78,8 +79,27 @@ async def send_async(
         raise UsageError("timeout=None is not allowed: a request has a deadline")
     end, _, _ = deadlines.resolve(timeout, "given")
     assert end is not None
+    earlier = _left.get(op.id) == op.fence
+    try:
+        return await _sent(op, wire, end, transport, refusals)
+    except (NotSent, Rejected) as error:
+        if not earlier:
+            _left.pop(op.id, None)
+            raise
+        words = f"{error}; an earlier request of this attempt may have been done"
+        raise EffectError(words, phase=error.phase, observation=words, reference=error.reference) from error
+
+
+_left: dict[str, int] = {}  # operations of which something may have been done, and under which fence
+_MOST = 256
+
+
+async def _sent(op: Operation, wire: Wire, end: float, transport: Any, refusals: Collection[int]) -> Reply:
     if end <= clock.monotonic():
         raise NotSent("the deadline was over before anything was sent", phase="prepare")
+    if len(_left) >= _MOST:
+        del _left[next(iter(_left))]
+    _left[op.id] = op.fence
     try:
         answer = await exchange(wire, end, transport=transport, until=until_of(op))
         judged = judge(answer, key=op.key, again=op.attempt > 1, refusals=refusals)
@@ -88,11 +108,9 @@ async def send_async(
     error = error_of(judged)
     if error is not None:
         raise error
-    return (
-        await _ended(op, wire, judged, end, transport)
-        if judged.accepted
-        else Reply(answer.status, answer.headers, answer.body)
-    )
+    if judged.accepted:
+        return await _ended(op, wire, judged, end, transport)
+    return Reply(answer.status, answer.headers, answer.body)
 
 
 async def _ended(op: Operation, wire: Wire, judged: Judged, end: float, transport: Any) -> Reply:

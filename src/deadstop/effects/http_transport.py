@@ -33,6 +33,7 @@ class _Guard:
 
     def __init__(self, op: Operation, refusals: Collection[int], answers: bool) -> None:
         self._op, self._refusals, self._answers = op, frozenset(refusals), answers
+        until_of(op)  # while the wall clock is as it was when the operation was made
         self._lock = threading.Lock()
         self._left = False
 

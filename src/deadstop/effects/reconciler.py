@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from .. import clock
 from ..errors import DeadstopError, LedgerUnavailable, UsageError
 from ..ledger import alerts
+from ..ledger.handle import url_parts
 from ..ledger.states import Verdict
 from .asking import authority_of
-from .settlement import settle_one
+from .settlement import place_of, settle_one
 
 if TYPE_CHECKING:
     from ..ledger.definition import Definition
@@ -27,6 +28,7 @@ __all__ = ["Reconciler"]
 BEAT_S = 5.0
 LONGEST_PAUSE_S = 30.0
 STOP_S = 5.0
+LOOK_S = 5.0
 
 Waiting = list[
     tuple[str, int, list[str]]
@@ -194,17 +196,23 @@ class Reconciler:
                     self._unreadable.add((tool, version))
                     self._tell(UsageError(f"the definition of {tool} cannot be read: {problem!r}"))
                 continue
-            if definition.query is None:
-                continue  # its caller may send it again under its key, or its deadline passes
-            authority = authority_of(definition.query)
             for op_id in op_ids:
                 if op_id in seen or op_id in self._busy:
                     continue
+                authority = self._authority(definition, op_id)
+                if authority is None:
+                    continue  # its caller may send it again under its key, or its deadline passes
                 if self._stopping.is_set() or not self._places.take(authority):
                     break
                 self._begin(op_id, definition, authority)
                 began.add(op_id)
         return began
+
+    def _authority(self, definition: Definition, op_id: str) -> str | None:
+        if definition.query is not None:
+            return authority_of(definition.query)
+        place = place_of(self.ledger, op_id)
+        return None if place is None else url_parts(place)[1].lower()
 
     def _failed_lately(self) -> Collection[str]:
         """Those whose question has failed here itself, which would otherwise be put again at once, and for ever."""
@@ -223,6 +231,8 @@ class Reconciler:
         record = problem = None
         try:
             record = settle_one(self.ledger, op_id, definition)
+            if record is None and definition.query is None:
+                self._look_later(op_id)
         except Exception as found:
             problem = found
         self._places.give(authority, answered=None if record is None else record.verdict is not Verdict.UNREACHABLE)
@@ -236,6 +246,13 @@ class Reconciler:
                 self._done.append(record)
             self._changed.notify_all()
         self._wake.set()
+
+    def _look_later(self, op_id: str) -> None:
+        """At a place that says nothing new: the ledger keeps no time for that, since its caller may look there, too."""
+        record = self.ledger.get(op_id)
+        known_s = (self.ledger.read(lambda tx: tx.now) - record.updated_ms) / 1000
+        with self._changed:
+            self._failed[op_id] = clock.monotonic() + max(LOOK_S, known_s / 10)
 
 
 class _Places:

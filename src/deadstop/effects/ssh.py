@@ -29,6 +29,7 @@ from ..errors import (
     StaleClaim,
     UsageError,
 )
+from ..executor.declared import tell_unanswered
 from ..executor.effects import in_other_hands
 from ..executor.heartbeat import beating
 from ..executor.prepare import check_argv
@@ -83,19 +84,24 @@ class SshEffects:
     ) -> None:
         """`nonzero`: what a command that ends with another code than 0 is. "unknown", because it may have done half of
         its work: a person decides. "failed" for commands that then have done nothing. One that could not be started at
-        all has failed in any case, one that a signal ended is unknown in any case.
+        all has failed in any case, one that a signal ended is unknown in any case. `tool`: the name in the ledger; if
+        None, the host and, where more than nothing is declared, a digest of `effect`, so that other declarations for
+        this host do not tighten it. Keys hold for the host, whatever is declared.
         """
         if nonzero not in ("unknown", "failed"):
             raise UsageError(f"nonzero={nonzero!r} is neither 'unknown' nor 'failed'")
         self.host = Host(host, helper, tuple(options), seconds("connect_timeout", connect_timeout))
         self.timeout = seconds("timeout", timeout)
         self.nonzero = nonzero
-        self.tool = tool or f"ssh {host}"
         self.query = SshQuery(host=host, helper=helper, options=tuple(options))
         self.effect = effect or Effect(
             retry="if_not_accepted", fingerprint=("host", "argv", "cwd"), reconcile=self.query, consistent=True
         )
         self._ledger = ledger
+        self._name = tool or f"ssh {host}"
+        self._declared = self.effect.define_named(tool, self._name)
+        self.tool = self._declared.tool
+        tell_unanswered(self.tool, self.effect.unanswered(whole=True))
 
     @property
     def ledger(self) -> Ledger:
@@ -149,16 +155,19 @@ class SshEffects:
         while True:
             if end is None or (watch := end - clock.monotonic()) <= 0:
                 return over_before(self.tool, call_id, fired)
-            definition = self.ledger.define(self.effect.define(self.tool))
+            definition = self.ledger.define(self._declared)
             try:
-                begun = self.ledger.begin(command.intent(definition, watch + SPARE_S, call_id), watch + SPARE_S)
+                intent = command.intent(definition, watch + SPARE_S, call_id, self._name)
+                begun = self.ledger.begin(intent, watch + SPARE_S)
             except OperationConflict as conflict:
                 record = self.ledger.get(conflict.op_id)
                 return key_conflict(self.tool, call_id, record, self._definition(record))
             if begun.claim is not None:
+                if begun.record.tool != definition.tool:  # it was made under another declaration, and keeps that
+                    definition = self._definition(begun.record)
                 return self._sent(begun.claim, definition, command, watch, on_output, cancel)
             record = in_other_hands(self.ledger, begun.record, end)
-            if record.state is not State.PREPARED:
+            if begun.why == "waiting" or record.state is not State.PREPARED:
                 return attached(self.tool, call_id, self.ledger, record, self._definition(record))
 
     def status(self, op_id: str, timeout: float = 10.0) -> Finding:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import secrets
 import shlex
 import tempfile
@@ -19,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..cancel import CancelToken
-from ..errors import UsageError
 from ..executor.refusals import NOTHING_STARTED
 from ..executor.run import run
 from ..ledger import crash
+from ..ledger.query_check import check_host
 from ..results import Output, Status, ToolResult
 
 __all__ = ["Heard", "Host", "OnOutput", "talk"]
@@ -30,8 +29,6 @@ __all__ = ["Heard", "Host", "OnOutput", "talk"]
 OnOutput = Callable[[str, bytes], None]
 _TAIL = 1 << 18
 _MOST_LOG, _MOST_REPORT = 16 << 20, 1 << 20
-# What ssh_config may hand to a shell (ProxyCommand's %h and %r) has none of its signs in it.
-_HOST = re.compile(r"(?!-)(?!.*@-)[\w.:/@%+,=~\[\]\\-]{0,254}[\w\].:]\Z")
 
 # ssh takes the first value it is given for an option, so that these hold whatever the caller and ssh_config say.
 _FIXED = (
@@ -62,13 +59,7 @@ class Host:
     connect_s: float = 10.0
 
     def __post_init__(self) -> None:
-        for what, text in (("host", self.name), ("helper", self.helper)):
-            if not isinstance(text, str) or not text or text.startswith("-") or any(char.isspace() for char in text):
-                raise UsageError(f"{what}: {text!r:.60} is not one word that begins with no '-'")
-        if not _HOST.match(self.name):
-            raise UsageError(f"host: {self.name!r:.60} is no host: user@host, or an alias of ssh_config")
-        if not all(isinstance(word, str) for word in self.options):
-            raise UsageError(f"options: give a list of words for ssh, not {self.options!r:.60}")
+        check_host(self.name, self.helper, self.options)
 
 
 @dataclass(frozen=True, slots=True)

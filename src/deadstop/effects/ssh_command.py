@@ -55,16 +55,17 @@ class RemoteCommand:
         own = {"host": self.host, "argv": list(self.argv), "cwd": self.cwd, "lock": self.lock, "limit": self.limit}
         return {**self.fields, **own}
 
-    def intent(self, definition: Definition, watch: float, call_id: str) -> Intent:
-        """What is durable before a connection is made: the words of the command are sealed apart, its name is not."""
+    def intent(self, definition: Definition, watch: float, call_id: str, name: str) -> Intent:
+        """What is durable before a connection is made: the words of the command are sealed apart, its name is not.
+        `name` is what keys are unique for: the same for one host, whatever is declared."""
         same = selected(self.request, definition.fingerprint)
-        print_of = fingerprint(definition.tool, same)
+        print_of = fingerprint(name, same)
         acting = acting_now()
         correlation = self.correlation or acting.correlation or task_id()
         binding, holds = binding_of(self.key, correlation, print_of)
         shown = {"host": self.host, "program": self.argv[0], "lock": self.lock}
         return Intent(
-            scope=f"{definition.scope}/{definition.tool}", binding=binding, fingerprint=print_of, tool=definition.tool,
+            scope=f"{definition.scope}/{name}", binding=binding, fingerprint=print_of, tool=definition.tool,
             definition=definition.version, correlation=correlation or call_id, target=self._target(definition),
             holds=holds, digest=digest(canonical(self.request)),
             arguments={name: value for name, value in shown.items() if value and name not in definition.redact},

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
 
     from ..ledger.definition import Effect
 
-__all__ = ["Declared", "UnansweredEffect", "declare"]
+__all__ = ["Declared", "UnansweredEffect", "declare", "tell_unanswered"]
 
+_PACKAGE = __name__.partition(".")[0]
 _origins: dict[str, str] = {}  # by a tool's name, the first function that had it
 _told: set[tuple[str, tuple[str, ...]]] = set()
 
@@ -82,19 +84,33 @@ class Declared:
             text = (
                 f"two tools with effects are called {tool!r}, {origin} and {self.origin}: the ledger takes them for one"
             )
-            warnings.warn(text, UnansweredEffect, stacklevel=5)
+            warnings.warn(text, UnansweredEffect, stacklevel=_levels_to_the_user())
         lines = self.effect.unanswered()
-        if lines and (tool, lines) not in _told:
-            _told.add((tool, lines))
-            text = "".join(f"\n  {line}" for line in lines)
-            warnings.warn(
-                f"tool {tool!r} has effects, and does not say everything:{text}", UnansweredEffect, stacklevel=5
-            )
+        if self.parameter is None and self.effect.retry == "same_key_safe":
+            lines += ("retry='same_key_safe': the function takes no Operation, so it cannot send the key",)
+        tell_unanswered(tool, lines)
+
+
+def tell_unanswered(tool: str, lines: tuple[str, ...]) -> None:
+    """Say once in a process what a declaration leaves open."""
+    if lines and (tool, lines) not in _told:
+        _told.add((tool, lines))
+        text = "".join(f"\n  {line}" for line in lines)
+        words = f"tool {tool!r} has effects, and does not say everything:{text}"
+        warnings.warn(words, UnansweredEffect, stacklevel=_levels_to_the_user())
+
+
+def _levels_to_the_user() -> int:
+    """As a `stacklevel` of whoever called this: the line outside of this package that brought us here."""
+    levels, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        levels, frame = levels + 1, frame.f_back
+    return levels
 
 
 def declare(function: Callable[..., Any], effect: Any) -> Declared:
     """Raises UsageError for what is no Effect, and for one that names parameters the function does not have."""
-    from inspect import signature
+    from inspect import isasyncgenfunction, isgeneratorfunction, signature
 
     from ..ledger.definition import Effect
 
@@ -108,6 +124,8 @@ def declare(function: Callable[..., Any], effect: Any) -> Declared:
     if len(named) > 1:
         raise UsageError(f"only one parameter can be the operation, not {', '.join(named)}")
     inner = getattr(function, "func", function)  # of a partial
+    if isgeneratorfunction(inner) or isasyncgenfunction(inner):
+        raise UsageError("a generator function runs nothing by being called: a tool with effects is a plain function")
     origin = f"{getattr(inner, '__module__', '')}.{getattr(inner, '__qualname__', type(inner).__name__)}"
     made = Declared(effect, whole, named[0] if named else None, origin)
     open_ended = any(each.kind is each.VAR_KEYWORD for each in whole.parameters.values())

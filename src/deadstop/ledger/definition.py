@@ -10,7 +10,7 @@ from typing import Any
 from .. import clock
 from ..errors import UsageError
 from .canonical import canonical, digest
-from .queries import Query, query_from_dict, query_of, query_to_dict
+from .queries import Query, open_questions, query_from_dict, query_of, query_to_dict
 from .states import Retry
 
 __all__ = ["Definition", "Effect"]
@@ -75,12 +75,13 @@ class Effect:
         if self.retry == Retry.SAME_KEY_SAFE and self.key_ttl is None:
             raise UsageError("retry='same_key_safe' needs key_ttl: how long the provider keeps a key, in seconds")
         if self.reconcile is not None:
-            query_of(self.reconcile)  # raises UsageError for what cannot be asked by another process
+            query_of(self.reconcile)  # raises UsageError for what could never be asked
 
-    def unanswered(self) -> tuple[str, ...]:
-        """The questions that have no answer, one line each."""
+    def unanswered(self, *, whole: bool = False) -> tuple[str, ...]:
+        """The questions that have no answer, one line each. `whole`: what is sent, all of it, is itself the answer to
+        what makes two requests the same one."""
         lines = []
-        if self.fingerprint is None:
+        if self.fingerprint is None and not whole:
             lines.append("fingerprint: nothing says which arguments make two requests the same one, so all of them do")
         if self.reconcile is None:
             lines.append(
@@ -88,7 +89,17 @@ class Effect:
             )
         elif not self.consistent and self.settle is None:
             lines.append("consistent, settle: not finding it proves nothing, so a person decides when it is not found")
+        if self.reconcile is not None:
+            lines += open_questions(query_of(self.reconcile))
         return tuple(lines)
+
+    def define_named(self, tool: str | None, otherwise: str) -> Definition:
+        """`define` under the given name. Without one it is `otherwise` and, where more than nothing is declared, what
+        is declared: so that two declarations for one host or program do not tighten each other's."""
+        definition = self.define(tool or otherwise)
+        if tool or (definition.retry is Retry.NEVER and definition.query is None):
+            return definition
+        return self.define(f"{otherwise}+{definition.digest[:6]}")
 
     def define(self, tool: str) -> Definition:
         query = None if self.reconcile is None else query_of(self.reconcile)

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import UsageError
+from .query_check import check_function, check_host, check_http, check_sql, names_in, parameters_in, who_can_ask
 
 __all__ = [
     "FunctionQuery",
@@ -25,6 +26,7 @@ __all__ = [
     "Query",
     "SqlQuery",
     "SshQuery",
+    "open_questions",
     "query_from_dict",
     "query_of",
     "query_to_dict",
@@ -42,7 +44,8 @@ class HttpQuery:
     inconclusive, also a redirect to another host, and a body of more than 1 MiB where a field of it decides.
 
     `headers` values may be `env:NAME`: read where the query is made, and never written down. `reference` is the path
-    of the authority's own name for it; `url` names its host as it stands, without `{...}`.
+    of the authority's own name for it; `url` names its host as it stands, without `{...}`. A query that names nothing
+    of the operation, neither in its URL nor in a header, would be answered alike for every one: it is inconclusive.
     """
 
     url: str
@@ -104,14 +107,44 @@ _KINDS: dict[str, type[Any]] = {"http": HttpQuery, "sql": SqlQuery, "ssh": SshQu
 
 
 def query_of(given: Query | Callable[..., Any]) -> Query:
-    """`given`, or the query that calls it. Raises UsageError for a function that another process could not import."""
+    """`given`, or the query that calls it. Raises UsageError for one that could never be asked, and for a function that
+    no name stands for."""
     if isinstance(given, Query):
+        _check(given)
         return given
     function = getattr(given, "function", given)  # of a Tool
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if not callable(function) or not module or "<" in name:
         raise UsageError(f"reconcile: {given!r:.60} is not a query and not an importable function")
     return FunctionQuery(name=f"{module}:{name}")
+
+
+def _check(query: Query) -> None:
+    try:
+        match query:
+            case HttpQuery():
+                check_http(query)
+            case SqlQuery():
+                check_sql(query)
+            case SshQuery():
+                check_host(query.host, query.helper, query.options)
+            case FunctionQuery():
+                check_function(query.name)
+    except UsageError as problem:
+        raise UsageError(f"reconcile: {type(query).__name__}: {problem}") from None
+
+
+def open_questions(query: Query) -> list[str]:
+    """Why its answers will settle nothing, or not everybody can ask: one line each."""
+    of_none = "reconcile: the query names nothing of the operation, such as {}: it is not asked, and a person decides"
+    match query:
+        case HttpQuery() if not names_in(query.url, *query.headers.values()):
+            return [of_none.format("{key}")]
+        case SqlQuery() if not parameters_in(query.statement):
+            return [of_none.format(":key")]
+        case FunctionQuery():
+            return who_can_ask(query.name)
+    return []
 
 
 def query_to_dict(query: Query) -> dict[str, Any]:

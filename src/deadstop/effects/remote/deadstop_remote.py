@@ -6,13 +6,15 @@ standard library only, for hosts that have no deadstop.
     deadstop-remote install [--state DIR]
     deadstop-remote run --op OP --fence N [--key K] [--lock NAME --lock-ttl S] [--limit S] [--cwd DIR] -- argv...
     deadstop-remote status --op OP [--seal N] | list | lock NAME | output --op OP [--stream stderr] | mark --op OP PHASE
+    deadstop-remote unlock NAME --op OP [--by WHO]
 
 Promised: one operation id starts at most one command. Its intent is on disk before, its `started` marker before the
 command's first instruction, its exit after its end; the command goes on when the connection ends. `status` says
 `running`, `finished`, `unknown` (ended, and nobody saw how), `interrupted` (the host restarted), `contradiction`,
 `not_started` or `absent`. `status --seal N` also refuses every later start with a fence below N: only then is it shown
-that what is absent will not start afterwards. A lock is released by the end of its own operation; nothing else removes
-one, however old. Not promised: anything about a folder that was edited or restored from a backup, that output fits on
+that what is absent will not start afterwards. A lock is released by the end of its own operation, or by a person
+(`unlock` names the operation, and is refused while anything of it runs); nothing else removes one, however old.
+Not promised: anything about a folder that was edited or restored from a backup, that output fits on
 the disk, that `--limit` reaches what has left the command's process group, or that the command goes on where the host
 ends what a login leaves behind (KillUserProcesses=yes of systemd-logind). Markers are never removed.
 
@@ -28,6 +30,7 @@ import fcntl
 import hashlib
 import json
 import os
+import pwd
 import re
 import select
 import signal
@@ -45,7 +48,7 @@ Document = Dict[str, Any]  # noqa: UP006 (made at run time, and 3.8 has no dict[
 
 
 class Refused(Exception):
-    """Nothing was started. `state` is exists, stale, locked, key_taken, busy, not_installed or failed."""
+    """Nothing was started. `state` is exists, stale, locked, key_taken, busy, running, not_installed or failed."""
 
     def __init__(self, state: str, detail: str, **more: Any) -> None:
         super().__init__(state, detail)
@@ -295,6 +298,16 @@ class Operation:
             return False
         return start_time(first["pid"]) == first.get("start_time")
 
+    def at_work(self) -> bool:
+        """Anything of it: its keeper, its command, or what the command has left behind in its session."""
+        if self.keeper_alive() or self.child_alive():
+            return True
+        first = self.phases[0] if self.phases else {}
+        if first.get("boot_id") != boot_id() or not isinstance(first.get("pid"), int):
+            return False
+        # A session's number is not given again while the session lives; another process's has its leader.
+        return start_time(first["pid"]) is None and left_running(first["pid"]) > 0
+
     def keeper_alive(self) -> bool:
         try:
             fd = os.open(os.path.join(self.folder, "alive"), os.O_RDWR)
@@ -382,10 +395,11 @@ def status(state: State, op: str, seal: int | None = None, key: str | None = Non
 def lock_report(state: State, name: str) -> Document:
     """Only looks: a lock past its expiry is said to be so, and stays."""
     held = read_document(state.path("locks", f"{name}.json"))
+    report: Document = {"name": name, "held": False, "unlocked": (unlocks(state, name) or [None])[-1]}
     if held is None:
-        return {"name": name, "held": False, "detail": "" if state.trust()["sentinel"] else state.trust()["why_not"]}
+        return {**report, "detail": "" if state.trust()["sentinel"] else state.trust()["why_not"]}
     holder = Operation(state, held["op"]).settled()[0]
-    return {**held, "held": True, "expired": held["expires_ms"] <= now_ms(), "op_state": holder}
+    return {**report, **held, "held": True, "expired": held["expires_ms"] <= now_ms(), "op_state": holder}
 
 
 def take_lock(state: State, name: str, op: str, fence: int, ttl: float) -> None:
@@ -418,6 +432,40 @@ def release_lock(state: State, name: str, op: str) -> None:
         if held is not None and held["op"] == op:
             os.unlink(path)
             sync_folder(os.path.dirname(path))
+
+
+def unlock(state: State, name: str, op: str, by: str) -> Document:
+    """A person's word that what holds the lock is over. Who and when is on the disk before the lock is free."""
+    path = state.path("locks", f"{name}.json")
+    with guard(state.path("gates", op)), guard(state.path("locks", f"{name}.guard")):
+        held = read_document(path)
+        if held is None or held["op"] != op:
+            other = "nobody" if held is None else f"operation {held['op']}"
+            raise Refused("failed", f"lock {name} is held by {other}, not by {op}: look again with: lock {name}")
+        known = Operation(state, op)
+        if known.at_work():
+            raise Refused("running", f"operation {op} still runs here: its lock stays until all of it has ended")
+        mark = {"name": name, "op": op, "op_state": known.settled()[0], "by": by, "uid": os.getuid(), "at_ms": now_ms()}
+        marks = [*unlocks(state, name), mark]
+        write_durably(state.path("locks", f"{name}.unlocked"), {"unlocks": marks})
+        crash("remote.unlocked")
+        os.unlink(path)
+        sync_folder(os.path.dirname(path))
+    return {**mark, "state": "unlocked", "detail": f"operation {op} ({mark['op_state']}) no longer holds it"}
+
+
+def unlocks(state: State, name: str) -> list[Any]:
+    """Each time that a person has freed it, in order."""
+    return list((read_document(state.path("locks", f"{name}.unlocked")) or {}).get("unlocks", ()))
+
+
+def login_name() -> str:
+    if os.getuid() == 0 and os.environ.get("SUDO_USER"):
+        return os.environ["SUDO_USER"]
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
 
 
 # --- a start ----------------------------------------------------------------------------------------------------------
@@ -683,7 +731,9 @@ def show(args: argparse.Namespace, document: Document) -> int:
         return 0
     for each in document.get("operations", [document]):
         words = [each.get("op") or each.get("name") or each.get("folder"), each.get("state"), each.get("phase")]
-        words += ["held by"] if each.get("held") else []
+        if each.get("held"):
+            age = "past its expiry" if each["expired"] else "before its expiry"
+            words = [f"{each['name']} is held by operation {each['op']} ({each['op_state']}), {age}"]
         line = " ".join(str(word) for word in words if word)
         sys.stdout.write(f"{line}: {each['detail']}\n" if each.get("detail") else f"{line}\n")
     return 0
@@ -724,10 +774,13 @@ def parser() -> argparse.ArgumentParser:
     ask.add_argument("--key")
     add("list")
     add("lock").add_argument("name", type=name_of)
+    freeing = add("unlock")
+    freeing.add_argument("name", type=name_of)
+    freeing.add_argument("--by", help="who has looked (default: your login name)")
     out = add("output")
     out.add_argument("--stream", choices=("stdout", "stderr"), default="stdout")
     marking = add("mark")
-    for verb in (start, ask, out, marking):
+    for verb in (start, ask, out, marking, freeing):
         default = os.environ.get("DEADSTOP_OPERATION_ID") if verb is marking else None
         verb.add_argument("--op", type=name_of, default=default, required=default is None)
     marking.add_argument("phase", type=name_of)
@@ -751,6 +804,8 @@ def act(args: argparse.Namespace) -> int:
         return show(args, status(state, args.op, args.seal, args.key))
     if args.verb == "lock":
         return show(args, lock_report(state, args.name))
+    if args.verb == "unlock":
+        return show(args, unlock(state, args.name, args.op, args.by or login_name()))
     return show(args, mark(state, args.op, args.phase) if args.verb == "mark" else list_operations(state))
 
 
