@@ -31,7 +31,7 @@ from deadstop.ledger.ledger import Ledger
 from deadstop.ledger.queries import HttpQuery
 from deadstop.ledger.records import Message
 from deadstop.ledger.states import TERMINAL, State
-from deadstop.ledger.store import open_store
+from deadstop.ledger.store import default_place, open_store
 
 SECONDS = 5.0  # a request's limit
 RECONCILE_S = 3.0
@@ -77,7 +77,7 @@ def effect_of(case: Case) -> Effect:
 
 
 def client_of(case: Case, ledger: Ledger) -> HttpEffects:
-    return HttpEffects(case.url, ledger=ledger, effect=effect_of(case), timeout=SECONDS)
+    return HttpEffects(case.url, ledger=ledger, effect=effect_of(case), timeout=SECONDS, tool=case.tool)
 
 
 def body_of(case: Case) -> dict[str, str]:
@@ -147,7 +147,7 @@ def call(case: Case, ledger: Ledger, *, hang: bool = False) -> dict[str, Any]:
             threading.Event().wait(LIFE_S)
         return "deployed"
 
-    ledgers._default = ledger
+    ledgers._defaults[default_place()] = ledger
     tool = deadstop.tool(deploy, name=case.tool, isolation="inline", timeout=SECONDS * 4, effect=effect_of(case))
     result = deadstop.call(deadstop.Call(tool).options(key=case.name))
     assert result.operation is not None, result

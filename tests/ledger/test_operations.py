@@ -20,6 +20,7 @@ from deadstop.ledger.operations import key_of
 from deadstop.ledger.queries import HttpQuery
 from deadstop.ledger.records import Claim, Finding, Intent, Outcome, Record
 from deadstop.ledger.states import State, Verdict
+from deadstop.ledger.verify import verify
 
 LOOK_UP = HttpQuery(url="http://authority.invalid/by-key/{key}")
 LOST = Outcome(State.UNKNOWN, phase="await_response", certain=False, observation="the connection was closed")
@@ -137,7 +138,8 @@ def test_a_lease_that_runs_out_makes_it_unknown_and_sends_nothing(ledger) -> Non
     with pytest.raises(StaleClaim):
         ledger.finish(claim, Outcome(State.SUCCEEDED, reference="late"))
     record = ledger.get(claim.op_id)
-    assert (record.state, record.reference) == (State.UNKNOWN, None)
+    assert (record.state, record.reference) == (State.UNKNOWN, "late")  # which can be asked for, and at once
+    assert record.next_ms <= ledger.read(lambda tx: tx.now)
     assert kinds(ledger, claim.op_id)[-1] == "attempt.late"
     assert [each.outcome for each in ledger.attempts(claim.op_id)] == ["UNKNOWN"]
 
@@ -234,7 +236,9 @@ def test_a_key_that_the_provider_keeps_may_be_sent_in_doubt_and_stays_in_doubt(l
 
 def test_a_key_that_the_provider_has_forgotten_is_not_sent_again(ledger) -> None:
     effect = Effect(retry="same_key_safe", key_ttl=0.001, reconcile=LOOK_UP)
-    lost(ledger, effect=effect)
+    sent = lost(ledger, effect=effect).first_sent_ms
+    while ledger.read(lambda tx: tx.now) < sent + 2:
+        pass
     assert ledger.begin(intent(ledger, effect=effect)).why == "unknown"
 
 
@@ -394,3 +398,112 @@ def test_what_is_not_answered_is_said() -> None:
     assert len(Effect().unanswered()) == 2
     assert len(Effect(fingerprint=["a"], reconcile=LOOK_UP).unanswered()) == 1
     assert Effect(fingerprint=["a"], reconcile=LOOK_UP, consistent=True).unanswered() == ()
+
+
+LAX = Effect(retry="if_not_accepted", reconcile=LOOK_UP, consistent=True)
+
+
+def test_an_earlier_declaration_that_is_declared_again_is_the_current_one(ledger) -> None:
+    """As after a step back to the release before."""
+    strict = Effect(retry="never", reconcile=LOOK_UP)
+    versions = [ledger.define(each.define("pay")).version for each in (LAX, strict, LAX, strict, LAX)]
+    assert versions == [1, 2, 1, 2, 1]
+    record = ledger.finish(begun(ledger, effect=LAX), Outcome(State.PREPARED, observation="refused"))
+    assert record.state is State.PREPARED
+    assert ledger.definition("pay", 1).retry == "if_not_accepted"
+    assert ledger.definition("pay", 2).retry == "never"
+
+
+@pytest.mark.parametrize("stricter", [Effect(retry="never", reconcile=LOOK_UP), replace(LAX, max_attempts=1)])
+def test_what_became_stricter_since_is_not_sent_again(ledger, stricter) -> None:
+    first = begun(ledger, effect=LAX)
+    waiting = intent(ledger, effect=LAX)
+    assert ledger.finish(first, Outcome(State.PREPARED, observation="429")).state is State.PREPARED
+    current = ledger.define(stricter.define("pay"))
+    assert not retry_allowed(ledger.get(first.op_id), ledger.definition("pay", waiting.definition))
+    with pytest.raises(IllegalTransition):
+        ledger.claim(first.op_id)
+    again = ledger.begin(replace(waiting, definition=current.version))
+    assert (again.claim, again.record.state, effect_of(again.record)) == (None, State.ABANDONED, "not_applied")
+    assert len(ledger.attempts(first.op_id)) == 1
+
+
+def test_what_a_person_allows_is_sent_whatever_is_declared(ledger) -> None:
+    record = lost(ledger, effect=Effect())
+    record = ledger.resolve(record.op_id, State.PREPARED, "anna", "asked them: send it again")
+    assert retry_allowed(record, ledger.definition("pay", record.definition))
+    assert ledger.begin(intent(ledger, effect=Effect())).why == "begun"
+
+
+def test_nothing_is_sent_before_the_pause_that_was_asked_for_is_over(ledger) -> None:
+    record = ledger.finish(begun(ledger, effect=LAX), Outcome(State.PREPARED, observation="429", retry_after_s=0.2))
+    assert record.state is State.PREPARED
+    found = ledger.begin(intent(ledger, effect=LAX))
+    while found.claim is None:
+        assert (found.why, found.record.attempts) == ("waiting", 1)
+        found = ledger.begin(intent(ledger, effect=LAX))
+    assert found.record.last_sent_ms >= record.updated_ms + 200
+
+
+def late(ledger: Ledger, claim: Claim) -> list[str]:
+    """The alerts after a late success."""
+    with pytest.raises(StaleClaim):
+        ledger.finish(claim, Outcome(State.SUCCEEDED, reference="dep-1"))
+    return [alert.detail for alert in ledger.alerts() if alert.kind == "late_contradiction"]
+
+
+def test_a_late_success_that_contradicts_a_decision_is_told(ledger) -> None:
+    claim = begun(ledger, effect=LAX)
+    ledger.finish(claim, LOST)
+    ledger.resolve(claim.op_id, State.FAILED, "anna", "saw nothing")
+    (told,) = late(ledger, claim)
+    assert "FAILED" in told
+    ledger.write(lambda tx: [alerts.over(tx, *each) for each in alerts.past(tx)])
+    assert late(ledger, claim)  # no state of the operation ends it
+    assert ledger.acknowledge("late_contradiction", claim.op_id, "anna")
+    assert ledger.alerts() == []
+    assert late(ledger, claim)
+
+
+def test_a_late_success_of_what_was_sent_again_since_may_be_a_second_effect(ledger) -> None:
+    first = begun(ledger, effect=LAX)
+    asked(ledger, ledger.finish(first, LOST), Verdict.DEFINITELY_ABSENT)
+    second = begun(ledger, effect=LAX)
+    assert "twice" in late(ledger, first)[0]
+    assert ledger.acknowledge("late_contradiction", first.op_id, "anna")
+    ledger.finish(second, Outcome(State.SUCCEEDED))
+    assert "twice" in late(ledger, first)[0]
+
+
+def test_a_late_success_that_agrees_is_told_to_nobody(ledger) -> None:
+    claim = begun(ledger, effect=LAX)
+    asked(ledger, ledger.finish(claim, LOST), Verdict.APPLIED)
+    assert late(ledger, claim) == []
+
+
+def test_a_late_finding_that_contradicts_is_told(ledger) -> None:
+    record = lost(ledger, effect=LAX)
+    slow = ledger.take(record.op_id, 0.001, force=True)
+    while not ledger.sweep_one(record.op_id):
+        pass
+    ledger.resolve(record.op_id, State.FAILED, "anna", "saw nothing")
+    with pytest.raises(StaleClaim):
+        ledger.settle(slow, Finding(Verdict.APPLIED, source="test"))
+    assert [alert.kind for alert in ledger.alerts()] == ["late_contradiction"]
+
+
+@pytest.mark.parametrize("size", [1999, 2000, 2001, 4001])
+def test_texts_of_any_length_are_the_same_in_the_tables_and_in_the_log(ledger, size) -> None:
+    claim = begun(ledger, correlation="c" * size, target="\udc80" * size)
+    ledger.finish(claim, Outcome(State.UNKNOWN, observation="o\0" * size, reference="r" * size))
+    assert verify(ledger).problems == ()
+
+
+def test_whoever_asks_under_another_name_is_not_given_more_than_he_declares(ledger) -> None:
+    """Commands are called by what they declare, and have one scope: a stricter run finds what a laxer one has made."""
+    lax = Effect(retry="same_key_safe", key_ttl=600, reconcile=LOOK_UP)
+    record = lost(ledger, effect=lax, scope="run/default")
+    strict = ledger.define(Effect().define("pay+strict"))
+    other = replace(intent(ledger, effect=lax, scope="run/default"), tool="pay+strict", definition=strict.version)
+    assert (ledger.begin(other).why, ledger.get(record.op_id).attempts) == ("unknown", 1)
+    assert ledger.begin(intent(ledger, effect=lax, scope="run/default")).why == "begun"

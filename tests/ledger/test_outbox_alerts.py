@@ -132,22 +132,20 @@ def test_takers_at_once_never_get_the_same(ground: Ground) -> None:
 
 
 def test_alerts_count_are_told_acknowledged_and_begin_anew(ledger: Ledger) -> None:
-    raised = [do(ledger, alerts.raise_alert, "key_conflict", "op_1", f"n{n}\0\ud800") for n in range(3)]
+    raised = [do(ledger, alerts.raise_alert, "outbox_dead", "op_1", f"n{n}\0\ud800") for n in range(3)]
     assert raised == [True, False, False]
     [one] = ledger.read(alerts.pending)
     assert (one.count, one.op_id) == (3, "op_1") and one.detail.startswith("n0")
     assert [each.tries for each in do(ledger, alerts.take)] == [1] and do(ledger, alerts.take) == []
-    assert do(ledger, alerts.delivered, "key_conflict", "op_1") and not do(
-        ledger, alerts.delivered, "key_conflict", "op_1"
+    assert do(ledger, alerts.delivered, "outbox_dead", "op_1") and not do(
+        ledger, alerts.delivered, "outbox_dead", "op_1"
     )
-    assert ledger.read(alerts.counts) == {"key_conflict": 1}
-    assert do(ledger, alerts.acknowledge, "key_conflict", "op_1", "ada") is True
+    assert ledger.read(alerts.counts) == {"outbox_dead": 1}
+    assert do(ledger, alerts.acknowledge, "outbox_dead", "op_1", "ada") is True
     assert ledger.read(alerts.list_alerts) == [] and do(ledger, alerts.list_alerts, every=True)[0].ack_by == "ada"
-    assert do(ledger, alerts.over, "key_conflict", "op_1") and do(
-        ledger, alerts.raise_alert, "key_conflict", "op_1", "x"
-    )
-    assert ledger.read(lambda tx: alerts.get(tx, "key_conflict", "op_1")).count == 1  # type: ignore[union-attr]
-    assert ledger.read(lambda tx: alerts.get(tx, "key_conflict", "op_2")) is None
+    assert do(ledger, alerts.over, "outbox_dead", "op_1") and do(ledger, alerts.raise_alert, "outbox_dead", "op_1", "x")
+    assert ledger.read(lambda tx: alerts.get(tx, "outbox_dead", "op_1")).count == 1  # type: ignore[union-attr]
+    assert ledger.read(lambda tx: alerts.get(tx, "outbox_dead", "op_2")) is None
 
 
 def test_beats_and_what_nobody_ended(ledger: Ledger) -> None:

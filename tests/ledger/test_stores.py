@@ -314,6 +314,9 @@ def test_what_was_written_is_there_when_it_is_opened_again(lasting_ground: Groun
     assert again.id == ledger.id
 
 
+FIRST_FREE = len(migrations("sqlite")) + 1  # the same for both
+
+
 def with_migrations(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     def changed(dialect: str) -> tuple[Migration, ...]:
         return tuple(change(migrations(dialect)))
@@ -337,25 +340,36 @@ def test_a_ledger_of_an_older_form_is_brought_up_to_date(
     again = lasting_ground.ledger()
     assert again.get(op_id).state is State.SUCCEEDED
     assert lasting_ground.raw("SELECT count(*) FROM added") == [(0,)]
-    assert [row[0] for row in lasting_ground.raw("SELECT number FROM migration ORDER BY number")] == [1, 2]
+    assert [row[0] for row in lasting_ground.raw("SELECT number FROM migration ORDER BY number")] == [
+        *(each.number for each in migrations(lasting_ground.kind)), FIRST_FREE,
+    ]  # fmt: skip
+
+
+def test_the_first_form_is_brought_up_to_this_one(lasting_ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_migrations(monkeypatch, lambda known: known[:1])
+    lasting_ground.open().close()
+    monkeypatch.undo()
+    ledger = lasting_ground.ledger()
+    assert ledger.get(done(ledger)).state is State.SUCCEEDED
+    assert lasting_ground.raw("SELECT count(*) FROM migration") == [(FIRST_FREE - 1,)]
 
 
 def test_a_migration_that_fails_changes_nothing(lasting_ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     lasting_ground.open().close()
     bad = f"{SECOND} INSERT INTO nowhere VALUES (1);"
-    with_migrations(monkeypatch, lambda known: (*known, Migration(2, "0002_bad", bad)))
+    with_migrations(monkeypatch, lambda known: (*known, Migration(FIRST_FREE, "9999_bad", bad)))
     with pytest.raises(LedgerUnavailable):
         lasting_ground.open()
     monkeypatch.undo()
     lasting_ground.open()
-    assert lasting_ground.raw("SELECT count(*) FROM migration") == [(1,)]
+    assert lasting_ground.raw("SELECT count(*) FROM migration") == [(FIRST_FREE - 1,)]
     with pytest.raises(Exception, match="added"):
         lasting_ground.raw("SELECT count(*) FROM added")
 
 
 def test_a_ledger_of_a_newer_form_is_refused(lasting_ground: Ground) -> None:
     lasting_ground.open().close()
-    lasting_ground.raw("INSERT INTO migration VALUES (2, 'x', 1)")
+    lasting_ground.raw("INSERT INTO migration VALUES (99, 'x', 1)")
     with pytest.raises(LedgerUnavailable, match=r"newer deadstop.*; update deadstop"):
         lasting_ground.open()
 
@@ -401,7 +415,7 @@ def test_two_processes_at_once_make_it_and_share_it(lasting_ground: Ground) -> N
     assert sorted(int(word) for out, _ in ended for word in out.split()) == list(range(15))
     ledger = lasting_ground.ledger()
     assert ledger.counts().get("SUCCEEDED") == 15
-    assert lasting_ground.raw("SELECT count(*) FROM migration") == [(1,)]
+    assert lasting_ground.raw("SELECT count(*) FROM migration") == [(FIRST_FREE - 1,)]
 
 
 def test_a_death_in_the_migration_leaves_an_empty_place(lasting_ground: Ground) -> None:

@@ -29,10 +29,12 @@ KINDS = {  # what each says; others may be raised, too
     "no_authority": "nobody can say whether it happened, and it can be looked up nowhere: a person decides",
     "key_conflict": "one key was used for two different requests; the second was refused",
     "marker_contradiction": "what was found at the authority cannot all be true",
+    "late_contradiction": "an answer that came too late says otherwise than what the operation was settled as",
     "started_without_end": "an attempt began, its lease is over, and nothing has said how it ended",
     "reconciler_silent": "nobody is asking the authorities about unknown operations",
     "outbox_dead": "an event was given up before its receiver took it",
     "ledger_broken": "the ledger is not what was written",
+    "checkpoints_stopped": "the log is no longer signed: what is changed in it from now on may not be found",
 }
 MOST_TRIES = 20
 FIRST_PAUSE_MS, LAST_PAUSE_MS = 5_000, 3_600_000  # doubling: 20 tries take some 12 hours

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from .. import clock
 from ..results import Status, ToolResult
 from .definition import Definition
 from .handle import effect_of, operation_document, retry_allowed, settled_by
+from .operations import asked_to_wait_ms
 from .records import Outcome, Record
 from .states import State
 
@@ -54,6 +56,11 @@ def not_sent_now(
         words = "failed" if record.state is State.FAILED else "was given up"
         message = f"operation {record.op_id} {words} before, and its key is used up"
         return ToolResult(**fields, status=Status.REFUSED, reason="replay", error_message=message)
+    if wait_ms := asked_to_wait_ms(record, round(time.time() * 1000)):
+        message = f"operation {record.op_id}: its authority has asked for a pause, which is not over: nothing was sent"
+        hint = f"the same call may be made again in {wait_ms / 1000:.0f} s"
+        return ToolResult(**fields, status=Status.REFUSED, reason="capacity", error_message=message, hint=hint,
+                          retry_allowed=retry_allowed(record, definition))  # fmt: skip
     words = {State.DISPATCHING: "is being sent by another run", State.PREPARED: "is waiting to be sent",
              State.RECONCILING: "is being looked up", State.UNKNOWN: "has an unknown outcome",
              State.NEEDS_HUMAN: "waits for a person's decision"}[record.state]  # fmt: skip

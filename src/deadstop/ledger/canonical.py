@@ -78,7 +78,21 @@ def _reach(arguments: Mapping[str, Any], name: str) -> Any:
 
 def fingerprint(tool: str, fields: Mapping[str, Any]) -> str:
     """The same for the same tool and the same values of the declared fields, whatever the order they were given in."""
-    return hashlib.sha256(_DOMAIN + tool.encode() + b"\0" + canonical(fields)).hexdigest()
+    try:
+        text = canonical(fields)
+    except UsageError as problem:
+        raise _named(fields, problem) from problem
+    return hashlib.sha256(_DOMAIN + tool.encode() + b"\0" + text).hexdigest()
+
+
+def _named(fields: Mapping[str, Any], problem: UsageError) -> UsageError:
+    for name, value in fields.items():
+        try:
+            canonical(value)
+        except UsageError:
+            what = f"fingerprint: argument {name!r} ({type(value).__name__}) cannot be written as canonical JSON"
+            return UsageError(f"{what}: pass plain data (a Decimal or a date as text), or leave it out of fingerprint=")
+    return problem
 
 
 def is_small(value: Any, most: int) -> bool:

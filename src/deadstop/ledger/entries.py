@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 _MOST_TEXT = 2000
+_NOTE = 40  # of these, for how much was left out
 
 
 def record_of(row: tuple[Any, ...]) -> Record:
@@ -63,8 +64,8 @@ def clean(text: str | None) -> str | None:
     """Text that can be written: without lone surrogates and NULs, and not endless."""
     if text is None:
         return None
-    if len(text) > _MOST_TEXT:
-        text = f"{text[:_MOST_TEXT]}[{len(text) - _MOST_TEXT} more]"
+    if len(text) > _MOST_TEXT:  # the same once more changes nothing: a column and the log say the same
+        text = f"{text[: _MOST_TEXT - _NOTE]}[{len(text) - _MOST_TEXT + _NOTE} more]"
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from .. import clock
 from ..operation import Operation
 from .definition import Definition
-from .operations import key_is_kept
+from .operations import key_is_kept, may_be_sent
 from .queries import FunctionQuery, HttpQuery, Query, SqlQuery, SshQuery
 from .records import Outcome, Record
 from .states import TERMINAL, State, Verdict
@@ -32,7 +32,7 @@ def retry_allowed(record: Record, definition: Definition) -> bool:
     """Only where the ledger says that it may be sent again, under its own key: never anybody's guess."""
     if record.state is State.UNKNOWN:
         return key_is_kept(record, definition, round(time.time() * 1000))
-    return record.state is State.PREPARED
+    return record.state is State.PREPARED and may_be_sent(record, definition)
 
 
 def url_parts(url: str) -> tuple[str, str, str]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import threading
@@ -13,12 +14,12 @@ from typing import Any, TypeAlias, TypeVar
 
 from .. import clock
 from ..errors import LedgerUnavailable, OperationConflict, StaleClaim
-from . import alerts, crash, operations, outbox, owners, reading, settling
+from . import alerts, crash, definitions, operations, outbox, owners, reading, settling
 from .definition import Definition
 from .notary import Notary
 from .records import Alert, Attempt, Begun, Claim, Evidence, Finding, Intent, Message, Outcome, Record
 from .states import TERMINAL, State
-from .store import MEMORY, Store, Tx, open_store
+from .store import MEMORY, Store, Tx, default_place, open_store
 
 __all__ = ["Ledger", "default"]
 
@@ -44,7 +45,7 @@ class Ledger:
         self.store = store
         self.where = store.where
         self.owner = owners.of_this_process()
-        self._defined: dict[tuple[str, str], int] = {}
+        self._defined: dict[str, tuple[str, int]] = {}  # of each tool: what this process declared last, and its version
         self._digests: dict[tuple[str, int], str] = {}
         self.id = self._own_id()
         # What has no outside has nothing that could be anchored there.
@@ -105,12 +106,13 @@ class Ledger:
     # -- definitions -------------------------------------------------------------------------------------------------
 
     def define(self, definition: Definition) -> Definition:
-        """Register what a tool declares, if it is not yet; with its version. None is ever changed or removed."""
+        """Register what a tool declares; with its version. None is ever changed or removed; the one declared last is
+        the current one, which is what older operations are never treated laxer than."""
         stated = definition.digest
-        version = self._defined.get((definition.tool, stated))
-        if version is None:
-            version = self.write(partial(operations.define, definition=definition))
-            self._defined[definition.tool, stated] = version
+        declared, version = self._defined.get(definition.tool, ("", 0))
+        if declared != stated:
+            version = self.write(partial(definitions.define, definition=definition))
+            self._defined[definition.tool] = stated, version
             self._digests[definition.tool, version] = stated
         return replace(definition, version=version)
 
@@ -121,7 +123,7 @@ class Ledger:
 
     def definition(self, tool: str, version: int) -> Definition:
         """What was declared when an operation was made, never laxer than what is declared now."""
-        return self.read(partial(operations.definition_of, tool=tool, version=version))
+        return self.read(partial(definitions.definition_of, tool=tool, version=version))
 
     # -- operations --------------------------------------------------------------------------------------------------
 
@@ -264,7 +266,17 @@ class Ledger:
 
     def shred(self, op_id: str, names: Iterable[str] | None = None, by: str | None = None) -> Names:
         """Make what was kept sealed of it unreadable; every proof goes on to hold."""
-        return self.write(partial(reading.shred, op_id=op_id, names=names, by=by))
+        gone = self.write(partial(reading.shred, op_id=op_id, names=names, by=by))
+        if gone:
+            with contextlib.suppress(LedgerUnavailable):  # it is deleted, whatever becomes of this
+                self.scrub()
+        return gone
+
+    def scrub(self) -> bool:
+        """Remove what was shredded from the files of an SQLite database, too. False where another process was reading
+        it, so that its log (`-wal`) may still have it: ask again. False for PostgreSQL: VACUUM, and the keeping of its
+        own log, are its operator's."""
+        return self.store.scrub()
 
     def counts(self) -> dict[str, int]:
         """Operations by state."""
@@ -299,35 +311,36 @@ def _checked(begun: Begun) -> Begun:
     return begun
 
 
-_default: Ledger | None = None
+_defaults: dict[str, Ledger] = {}
 _opening = threading.Lock()
-_of_parents: list[Ledger | None] = []
+_of_parents: list[dict[str, Ledger]] = []
 
 
 def default() -> Ledger:
-    """This process's own ledger (DEADSTOP_LEDGER, else a file in the user's state folder), opened when first used."""
-    global _default
+    """This process's own ledger (DEADSTOP_LEDGER, else a file in the user's state folder), opened when first used.
+
+    Where the variable says something else since, that one: as the processes do that are started from now on.
+    """
+    place = default_place()
     with _opening:
-        if _default is None:
+        if place not in _defaults:
             import atexit
 
-            _default = Ledger.open()
-            atexit.register(_close_default, os.getpid())
-        return _default
+            _defaults[place] = Ledger.open(place)
+            atexit.register(_close_default, place, os.getpid())
+        return _defaults[place]
 
 
-def _close_default(pid: int) -> None:
-    if _default is not None and os.getpid() == pid:
-        try:
-            _default.close()
-        except LedgerUnavailable:
-            pass
+def _close_default(place: str, pid: int) -> None:
+    if os.getpid() == pid and place in _defaults:
+        with contextlib.suppress(LedgerUnavailable):
+            _defaults[place].close()
 
 
 def _forget() -> None:
-    global _default, _opening
-    _of_parents.append(_default)  # closing it here would touch the parent's file
-    _default, _opening = None, threading.Lock()
+    global _defaults, _opening
+    _of_parents.append(_defaults)  # closing them here would touch the parent's files
+    _defaults, _opening = {}, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -14,18 +14,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import IllegalTransition, UsageError
 from . import alerts, crash, outbox
 from .canonical import canonical, digest, is_small
 from .definition import Definition
+from .definitions import definition_of
 from .entries import add, as_text, change, clean, entry_of, locked, locked_to_end, note, write_head
+from .late import late
 from .records import Begun, Evidence, Intent, Outcome, Record
 from .states import TERMINAL, Retry, State, Verdict
 from .store import Tx
 
 __all__ = [
-    "announce", "begin", "cancel", "claim", "define", "definition_of", "finish", "heartbeat", "in_doubt", "key_is_kept",
-    "key_of", "may_send_again", "submit",
+    "announce", "asked_to_wait_ms", "begin", "cancel", "claim", "finish", "heartbeat", "in_doubt", "key_is_kept",
+    "key_of", "may_be_sent", "may_send_again", "submit",
 ]  # fmt: skip
 
 EVENTS = "events"  # in meta: publish what is settled
@@ -39,33 +41,6 @@ def key_of(scope: str, binding: str, generation: int) -> str:
     """The idempotency key: the same whoever asks, whenever, and told by nobody but the host program's own binding."""
     text = "\0".join(("deadstop.key.v1", scope, binding, str(generation)))
     return f"dsk_{hashlib.sha256(text.encode()).hexdigest()[:40]}"
-
-
-# -- definitions ---------------------------------------------------------------------------------------------------
-
-
-def define(tx: Tx, definition: Definition) -> int:
-    """Its version: the one it was registered as before, or a new one."""
-    found = tx.one("definition_by_digest", tool=definition.tool, digest=definition.digest)
-    if found is None:
-        body = canonical(definition.to_dict()).decode()
-        tx.run("add_definition", tool=definition.tool, digest=definition.digest, body=body, at_ms=tx.now)
-        found = tx.one("definition_by_digest", tool=definition.tool, digest=definition.digest)
-        if found is None:  # two at once took the same number: the transaction is done again
-            return define(tx, definition)
-    version: int = found[0]
-    return version
-
-
-def definition_of(tx: Tx, tool: str, version: int) -> Definition:
-    """That version, never laxer than the newest one."""
-    row, newest = tx.one("definition", tool=tool, version=version), tx.one("last_definition", tool=tool)
-    assert row is not None
-    assert newest is not None
-    stored = Definition.from_dict(json.loads(row[1]), row[0])
-    if newest[0] == row[0]:
-        return stored
-    return replace(stored.tightened(Definition.from_dict(json.loads(newest[1]), newest[0])), version=row[0])
 
 
 # -- before anything is sent ---------------------------------------------------------------------------------------
@@ -199,7 +174,9 @@ def begin(tx: Tx, intent: Intent, owner: str, lease_ms: int) -> Begun:
     """As `submit`, and the claim with it, in one transaction, if nothing stands against sending it now."""
     begun = submit(tx, intent)
     if begun.why == "unknown":
-        begun = _under_the_kept_key(tx, begun, owner, lease_ms)
+        begun = _under_the_kept_key(tx, begun, intent, owner, lease_ms)
+    if begun.why == "prepared" and begun.record.attempts:
+        begun = _again(tx, begun, intent)
     if begun.why != "prepared":
         return begun
     # A retry has its own time to be sent in.
@@ -208,18 +185,48 @@ def begin(tx: Tx, intent: Intent, owner: str, lease_ms: int) -> Begun:
     return replace(begun, record=_claimed(tx, record, owner, lease_ms), why="begun")
 
 
-def _under_the_kept_key(tx: Tx, begun: Begun, owner: str, lease_ms: int) -> Begun:
+def _of_both(tx: Tx, record: Record, intent: Intent) -> Definition:
+    """What it was made under, never laxer than what is asked for now: also by a command that is called otherwise."""
+    found = definition_of(tx, record.tool, record.definition)
+    if (record.tool, record.definition) == (intent.tool, intent.definition):
+        return found
+    return found.tightened(definition_of(tx, intent.tool, intent.definition))
+
+
+def _again(tx: Tx, begun: Begun, intent: Intent) -> Begun:
+    """What was not sent before, or shown absent: whether it may still come again, and already."""
+    record = begun.record
+    if not may_be_sent(record, _of_both(tx, record, intent)):
+        why = "its declaration has become stricter: it is not to be sent again"
+        return replace(begun, record=announce(tx, change(tx, record, State.ABANDONED, "cancelled", {"reason": why})),
+                       why="settled")  # fmt: skip
+    return replace(begun, why="waiting") if asked_to_wait_ms(record, tx.now) else begun
+
+
+def may_be_sent(record: Record, definition: Definition) -> bool:
+    """Of what is PREPARED: the first time, and as often as its declaration allows or a person has said."""
+    by_a_person = record.verdict not in (None, Verdict.DEFINITELY_ABSENT)  # see `doubtful`
+    return not record.attempts or by_a_person or may_send_again(record, definition)
+
+
+def asked_to_wait_ms(record: Record, now: int) -> int:
+    """How long its authority still wants to be left alone; 0 where it may be sent now."""
+    waits = record.state is State.PREPARED and record.attempts > 0 and record.next_ms < record.request_ms
+    return max(0, record.next_ms - now) if waits else 0
+
+
+def _under_the_kept_key(tx: Tx, begun: Begun, intent: Intent, owner: str, lease_ms: int) -> Begun:
     """An operation in doubt that may be sent again all the same, because its provider does nothing twice under a key.
 
     All its steps in one transaction: nobody may find it PREPARED, which would look as if it had not happened.
     """
-    definition = definition_of(tx, begun.record.tool, begun.record.definition)
-    if not key_is_kept(begun.record, definition, tx.now):
+    if not key_is_kept(begun.record, _of_both(tx, begun.record, intent), tx.now):
         return begun
     record = change(tx, begun.record, State.RECONCILING, "reconcile.started", {"owner": owner}, owner=owner,
                     lease_ms=tx.now + lease_ms)  # fmt: skip
     why = "the provider keeps its key: sending it again cannot do it twice"
-    record = change(tx, record, State.PREPARED, "attempt.allowed", {"why": why}, verdict=doubtful(record))
+    record = change(tx, record, State.PREPARED, "attempt.allowed", {"why": why}, verdict=doubtful(record),
+                    next_ms=record.request_ms)  # fmt: skip
     return replace(begun, record=record, why="prepared")
 
 
@@ -243,8 +250,11 @@ def doubtful(record: Record) -> Verdict:
 
 
 def claim(tx: Tx, op_id: str, owner: str, lease_ms: int) -> Record:
-    """Raises IllegalTransition unless it is PREPARED."""
-    return _claimed(tx, locked(tx, op_id), owner, lease_ms)
+    """Raises IllegalTransition unless it is PREPARED, and may be sent (again)."""
+    record = locked(tx, op_id)
+    if record.attempts and not may_be_sent(record, definition_of(tx, record.tool, record.definition)):
+        raise IllegalTransition(record.state.value, State.DISPATCHING.value)
+    return _claimed(tx, record, owner, lease_ms)
 
 
 def _claimed(tx: Tx, record: Record, owner: str, lease_ms: int) -> Record:
@@ -284,9 +294,7 @@ def finish(tx: Tx, op_id: str, fence: int, outcome: Outcome) -> tuple[Record, bo
     record, heard = locked_to_end(tx, op_id)
     outcome = _writable(outcome)
     if record.state is not State.DISPATCHING or record.fence != fence:
-        late = {"fence_of_attempt": fence, "outcome": outcome.to.value, "observation": outcome.observation,
-                "reference": outcome.reference}  # fmt: skip
-        return write_head(tx, note(tx, record, "attempt.late", late)), False
+        return late(tx, record, fence, outcome), False
     to, told = outcome.to, _told(record, outcome)
     if to in (State.FAILED, State.PREPARED) and in_doubt(record):
         to, told["why"] = State.UNKNOWN, "an earlier attempt is in doubt"
@@ -300,6 +308,8 @@ def finish(tx: Tx, op_id: str, fence: int, outcome: Outcome) -> tuple[Record, bo
     changes: dict[str, Any] = {"reference": record.reference if outcome.reference is None else clean(outcome.reference)}
     if definition is not None and to is State.PREPARED:
         changes |= waiting_again(tx, record, definition)
+        if wait_ms := pause_ms(outcome.retry_after_s, 0):
+            changes["next_ms"] = min(changes["next_ms"], tx.now + wait_ms)
     if definition is not None and to is State.UNKNOWN:
         recovery_ms = tx.now + round(definition.recovery_s * 1000)
         changes |= {"recovery_ms": recovery_ms, "queries": 0, "last_sent_ms": tx.now,  # it may have left until now
@@ -354,6 +364,8 @@ def ask_a_person_if_nobody_else_can(tx: Tx, record: Record, definition: Definiti
         return record
     if definition.retry is Retry.SAME_KEY_SAFE and may_send_again(record, definition):
         return record
+    if any(name.startswith("place.") for (name,) in tx.all("payload_names", op_id=record.op_id)):
+        return record  # where the one who took it said that its end is to be seen
     return need_a_person(tx, record, "no_authority", "it can be looked up nowhere")
 
 

@@ -13,11 +13,12 @@ from ..errors import IllegalTransition, StaleClaim, UsageError
 from . import alerts, crash, owners
 from .canonical import digest
 from .definition import Definition
+from .definitions import definition_of
 from .entries import as_text, change, clean, locked, note, write_head
+from .late import contradicted
 from .operations import (
     announce,
     ask_a_person_if_nobody_else_can,
-    definition_of,
     doubtful,
     end_attempt,
     may_send_again,
@@ -120,7 +121,10 @@ def settle(tx: Tx, op_id: str, fence: int, finding: Finding) -> tuple[Record, bo
     record, finding = locked(tx, op_id), _writable(finding)
     told = _told(finding)
     if record.state is not State.RECONCILING or record.fence != fence:
-        return write_head(tx, note(tx, record, "fence.refused", {**told, "fence_of_query": fence})), False
+        record = note(tx, record, "fence.refused", {**told, "fence_of_query": fence})
+        if finding.verdict is Verdict.APPLIED:
+            contradicted(tx, record, "it was applied", later=record.state is State.DISPATCHING)
+        return write_head(tx, record), False
     definition = definition_of(tx, record.tool, record.definition)
     verdict, why, wait_ms = _weighed(tx, record, definition, finding)
     record = note(

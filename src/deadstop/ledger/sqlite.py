@@ -17,55 +17,33 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from .. import clock
 from ..errors import DeadstopError, LedgerUnavailable
-from . import crash
+from . import crash, sqlite_fork
 from .filelock import FileLock
-from .records import Evidence
 from .sequence import sequence
+from .sqlite_file import check_place, check_version, fix_of, identity
+from .sqlite_tx import SqliteTx
 from .statements import migrations, statements
-from .store import MEMORY, Row, check_migrations
+from .store import MEMORY, check_migrations
 
 __all__ = ["SqliteStore"]
 
 T = TypeVar("T")
 
-OLDEST = (3, 37, 0)  # STRICT tables
 BATCH = 64
 LOCK_S = 30.0
+BUSY_MS = 10_000
 LOOK_S = 1.0  # how often one who waits for his turn looks whether anybody is at work at all
 FOLD_EVERY = 256  # commits: SQLite's log is then written over from its start. Making a file longer costs a second flush
+FORK_S = 5.0  # for what is under way to end
+SCRUB_MS = 2000  # for readers of other processes to end what they read
 MOST_LOG_BYTES = 64 << 20  # it is cut to, when a long reader is gone
-_FAR = ("nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "glusterfs", "fuse.sshfs", "lustre")
 _kept: list[object] = []  # of a parent's: closing them in a forked child would touch the parent's file
-
-
-class _Tx:
-    __slots__ = ("_cursor", "_texts", "entries", "now")
-
-    def __init__(self, cursor: sqlite3.Cursor, texts: Mapping[str, str], now: int) -> None:
-        self._cursor, self._texts, self.now = cursor, texts, now
-        self.entries: list[Evidence] = []
-
-    def one(self, name: str, /, **values: Any) -> Row | None:
-        row: Row | None = self._cursor.execute(self._texts[name], values).fetchone()
-        return row
-
-    def all(self, name: str, /, **values: Any) -> list[Row]:
-        return self._cursor.execute(self._texts[name], values).fetchall()
-
-    def run(self, name: str, /, **values: Any) -> int:
-        return self._cursor.execute(self._texts[name], values).rowcount
-
-    def many(self, name: str, rows: Sequence[Mapping[str, Any]], /) -> None:
-        self._cursor.executemany(self._texts[name], rows)
-
-    def noted(self, entry: Evidence, /) -> None:
-        self.entries.append(entry)
 
 
 class _Job:
@@ -90,7 +68,7 @@ class SqliteStore:
     dialect = "sqlite"
 
     def __init__(self, where: str) -> None:
-        self.where = where if where == MEMORY else os.path.abspath(where)
+        self.where = where if where == MEMORY else os.path.realpath(where)  # its log and its lock are beside the file
         self.lasting = where != MEMORY
         self._texts = statements("sqlite")
         self._pid = os.getpid()
@@ -102,35 +80,36 @@ class SqliteStore:
         self._unfolded = 0  # commits of this process
         self._reading = threading.Lock()
         self._writing = threading.Lock()  # over the connection; only contended by what is not a transaction
-        _check_version(self.where)
+        check_version(self.where)
         try:
             self._open()
         except sqlite3.Error as problem:
             raise self._unavailable(problem) from problem
         except OSError as problem:
-            raise LedgerUnavailable(self.where, f"{problem.strerror or problem}", _fix(problem)) from problem
+            raise LedgerUnavailable(self.where, f"{problem.strerror or problem}", fix_of(problem)) from problem
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
         self._lock = None
         if self.lasting:
-            _check_place(self.where)
+            check_place(self.where)
             self._lock = FileLock(f"{self.where}.lock")
         with self._held():
-            self._writer = self._connect()
-            self._migrate()
-            self._reader = self._connect() if self.lasting else self._writer
-            self._cursor, self._read_cursor = self._writer.cursor(), self._reader.cursor()
+            self._writer: sqlite3.Connection | None = None
+            self._reader: sqlite3.Connection | None = None
+            self._migrate(self._write_on())
+            self._read_on()
             last = self._cursor.execute(self._texts["last_time"]).fetchone()
-            self._file = _identity(self.where) if self.lasting else None
+            self._file = identity(self.where) if self.lasting else None
+        sqlite_fork.add(self)
         # Set by the wall clock once; after that no setting of it moves a lease.
         self._zero = max(time.time(), (last[0] if last else 0) / 1000) - clock.boottime()
 
     def _connect(self) -> sqlite3.Connection:
         if self.lasting and not os.path.exists(self.where):
             os.close(os.open(self.where, os.O_CREAT | os.O_CLOEXEC, 0o600))
-        made = sqlite3.connect(self.where, timeout=10, isolation_level=None, check_same_thread=False,
+        made = sqlite3.connect(self.where, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False,
                                cached_statements=256)  # fmt: skip
         for pragma in ("foreign_keys=ON", "trusted_schema=OFF", "secure_delete=ON", "synchronous=FULL", "fullfsync=ON",
                        "wal_autocheckpoint=0", "cache_size=-8000", "temp_store=MEMORY",
@@ -142,20 +121,34 @@ class SqliteStore:
                 raise LedgerUnavailable(self.where, f"its journal mode cannot be WAL (it is {mode})")
         return made
 
-    def _migrate(self) -> None:
-        run = self._writer.execute
+    def _write_on(self) -> sqlite3.Connection:
+        """Under `_writing`, or before anybody knows of this store."""
+        if self._writer is None:
+            self._writer = self._connect()
+            self._cursor = self._writer.cursor()
+        return self._writer
+
+    def _read_on(self) -> sqlite3.Connection:
+        """Under `_reading`."""
+        if self._reader is None:
+            self._reader = self._connect() if self.lasting else self._write_on()
+            self._read_cursor = self._reader.cursor()
+        return self._reader
+
+    def _migrate(self, writer: sqlite3.Connection) -> None:
+        run = writer.execute
         run("CREATE TABLE IF NOT EXISTS migration (number INTEGER PRIMARY KEY, digest TEXT NOT NULL, at_ms INTEGER)")
         done = run("SELECT number, digest FROM migration ORDER BY number").fetchall()
         for each in migrations("sqlite")[check_migrations(self.where, "sqlite", done) :]:
             at = round(time.time() * 1000)
             row = f"INSERT INTO migration VALUES ({each.number}, '{each.digest}', {at});"
-            self._writer.executescript(f"BEGIN IMMEDIATE; {each.text}\n{row}")
+            writer.executescript(f"BEGIN IMMEDIATE; {each.text}\n{row}")
             crash.at("migrate.in_transaction")
             run("COMMIT")
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def write(self, work: Callable[[_Tx], T], /) -> Future[T]:
+    def write(self, work: Callable[[SqliteTx], T], /) -> Future[T]:
         """Blocks until it is done; the future it gives has its result already."""
         job = _Job(work)
         if self._closed or os.getpid() != self._pid:
@@ -223,19 +216,20 @@ class SqliteStore:
         try:
             with self._held(), self._writing:
                 self._check_file()
-                self._end(self._writer)
+                writer = self._write_on()
+                self._end(writer)
                 try:
                     self._cursor.execute("BEGIN IMMEDIATE")
-                    self._work(jobs, done)
+                    self._work(writer, jobs, done)
                     crash.at("commit.before")
                     self._cursor.execute("COMMIT")
                 finally:
-                    committed = bool(done) and not self._writer.in_transaction
-                    self._end(self._writer)
+                    committed = bool(done) and not writer.in_transaction
+                    self._end(writer)
                 self._unfolded += 1
                 if self._unfolded >= FOLD_EVERY:
                     with contextlib.suppress(sqlite3.Error):  # what was committed stays so; it is tried again
-                        self._fold()
+                        self._fold(writer)
         except Exception as problem:
             told = problem if isinstance(problem, DeadstopError) else self._unavailable(problem)
             for job in jobs:
@@ -257,15 +251,15 @@ class SqliteStore:
             if not job.future.done():
                 job.future.set_result(result)
 
-    def _work(self, jobs: list[_Job], done: list[tuple[_Job, Any]]) -> None:
+    def _work(self, writer: sqlite3.Connection, jobs: list[_Job], done: list[tuple[_Job, Any]]) -> None:
         cursor, now, entries = self._cursor, self._now(), []
         for job in jobs:
-            tx = _Tx(cursor, self._texts, now)
+            tx = SqliteTx(cursor, self._texts, now)
             cursor.execute("SAVEPOINT job")
             try:
                 result = job.work(tx)
             except Exception as problem:
-                if not self._writer.in_transaction:  # the database itself gave up: nothing of this batch is left
+                if not writer.in_transaction:  # the database itself gave up: nothing of this batch is left
                     raise
                 cursor.execute("ROLLBACK TO job")
                 cursor.execute("RELEASE job")
@@ -275,7 +269,7 @@ class SqliteStore:
             entries += tx.entries
             done.append((job, result))
         if entries:
-            sequence(_Tx(cursor, self._texts, now), entries)
+            sequence(SqliteTx(cursor, self._texts, now), entries)
 
     @staticmethod
     def _end(connection: sqlite3.Connection) -> None:
@@ -285,7 +279,7 @@ class SqliteStore:
 
     def _check_file(self) -> None:
         """What is written into a file without a name is lost, and another program would begin a ledger of its own."""
-        if self.lasting and _identity(self.where) != self._file:
+        if self.lasting and identity(self.where) != self._file:
             raise LedgerUnavailable(
                 self.where, "its file was removed or replaced while it was open", "put it back, or start this again"
             )
@@ -295,7 +289,7 @@ class SqliteStore:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def read(self, work: Callable[[_Tx], T], /) -> T:
+    def read(self, work: Callable[[SqliteTx], T], /) -> T:
         if self._closed or os.getpid() != self._pid:
             raise self._gone()
         if not self.lasting:
@@ -303,23 +297,41 @@ class SqliteStore:
         with self._reading:
             try:
                 self._check_file()
-                self._end(self._reader)
+                reader = self._read_on()
+                self._end(reader)
                 try:
                     self._read_cursor.execute("BEGIN")
-                    return work(_Tx(self._read_cursor, self._texts, self._now()))
+                    return work(SqliteTx(self._read_cursor, self._texts, self._now()))
                 finally:
-                    self._end(self._reader)
+                    self._end(reader)
             except sqlite3.Error as problem:
                 raise self._unavailable(problem) from problem
 
     # -- upkeep ------------------------------------------------------------------------------------------------------
 
-    def _fold(self) -> None:
+    def _fold(self, writer: sqlite3.Connection) -> None:
         """Nobody is waited for: what a reader still needs is folded the next time."""
         self._unfolded = 0
         if self.lasting:
             crash.at("wal.checkpoint")
-            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            writer.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def scrub(self) -> bool:
+        """Fold the log back and cut it off, while nobody writes."""
+        if not self.lasting:
+            return True
+        if self._closed or os.getpid() != self._pid:
+            raise self._gone()
+        with self._held(), self._writing, self._reading:
+            self._check_file()
+            try:
+                writer = self._write_on()
+                writer.execute(f"PRAGMA busy_timeout={SCRUB_MS}")
+                kept = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                writer.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+            except sqlite3.Error as problem:
+                raise self._unavailable(problem) from problem
+        return not kept
 
     def _held(self) -> Any:
         return self._lock.held(LOCK_S) if self._lock is not None else contextlib.nullcontext()
@@ -335,10 +347,38 @@ class SqliteStore:
                 return
             self._closed = True
         with self._held(), self._writing, self._reading:
-            self._reader.close()
-            self._writer.close()
+            self._disconnect()
         if self._lock is not None:
             self._lock.close()
+
+    def _disconnect(self) -> None:
+        for connection in (self._reader, self._writer):
+            if connection is not None:
+                connection.close()
+        self._reader = self._writer = None
+
+    def leave(self) -> bool:
+        """Before a fork: close the connections, and keep everybody out until `come_back`. SQLite remembers the locks of
+        its process, and a child would go by what it remembers of its parent's: take for locked what is not, and for
+        its own what others may take. False if it could not be done in time."""
+        if self._closed or not self.lasting or os.getpid() != self._pid or self._lock is None:
+            return False
+        try:
+            with self._lock.held(FORK_S):
+                if not self._writing.acquire(timeout=FORK_S):
+                    return False
+                if self._reading.acquire(timeout=FORK_S):
+                    self._disconnect()
+                    return True
+                self._writing.release()
+        except (LedgerUnavailable, sqlite3.Error):
+            pass
+        return False
+
+    def come_back(self) -> None:
+        """After it, in the parent. Whoever is next connects again."""
+        self._reading.release()
+        self._writing.release()
 
     def _gone(self) -> LedgerUnavailable:
         if self._closed:
@@ -354,45 +394,3 @@ class SqliteStore:
         fix = next((fix for word, fix in fixes.items() if word in text), "")
         surely_not = isinstance(problem, sqlite3.Error) and "disk I/O error" not in text
         return LedgerUnavailable(self.where, text or type(problem).__name__, fix, uncertain=not surely_not)
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _check_version(where: str) -> None:
-    if sqlite3.sqlite_version_info < OLDEST:
-        old = f"SQLite {sqlite3.sqlite_version} is too old"
-        raise LedgerUnavailable(where, old, "use a Python with SQLite 3.37 or later")
-
-
-def _check_place(path: str) -> None:
-    """SQLite's log needs shared memory and locks that hold: not on a file system of another machine."""
-    folder = os.path.dirname(path)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    kind = _file_system(folder)
-    if kind in _FAR:
-        raise LedgerUnavailable(path, f"it is on a network file system ({kind})", "use a local disk, or postgresql://")
-
-
-def _file_system(folder: str) -> str:
-    """The type of the file system that a folder is on; "" if that cannot be told."""
-    device = os.stat(folder).st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    try:
-        with open("/proc/self/mountinfo") as file:
-            for line in file:
-                words = line.split()
-                if words[2] == wanted:
-                    return words[words.index("-") + 1]
-    except (OSError, ValueError, IndexError):
-        pass
-    return ""
-
-
-def _fix(problem: OSError) -> str:
-    return "name another place with --ledger or DEADSTOP_LEDGER" if problem.errno in (1, 13, 30) else ""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
@@ -17,7 +18,7 @@ __all__ = ["LEDGER_VARIABLE", "MEMORY", "Store", "Tx", "check_migrations", "defa
 T = TypeVar("T")
 Row = tuple[Any, ...]
 
-LEDGER_VARIABLE = "DEADSTOP_LEDGER"
+LEDGER_VARIABLE = places.LEDGER_VARIABLE
 MEMORY = ":memory:"
 
 
@@ -57,15 +58,31 @@ class Store(Protocol):
     def read(self, work: Callable[[Tx], T], /) -> T:
         """Run `work`, which only reads, on one state of the database."""
 
+    def scrub(self) -> bool:
+        """Remove what was deleted from the database's files, too; False where that is not ours to do, or a reader still
+        needs it. Raises LedgerUnavailable."""
+
     def close(self) -> None:
         """Finish what was given, and let go. Safe to call twice."""
 
 
 def default_place() -> str:
-    """DEADSTOP_LEDGER, else a file in the user's state folder."""
-    import os
+    """DEADSTOP_LEDGER, else a file in the user's state folder.
 
-    return os.environ.get(LEDGER_VARIABLE) or os.path.join(places.state_folder(), "ledger.db")
+    Raises UsageError for a relative path: it would be another ledger in each folder, and each would send under the same
+    key; and LedgerUnavailable inside a sandbox, where what is written is gone with it.
+    """
+    given = os.environ.get(LEDGER_VARIABLE)
+    if not given:
+        if os.environ.get("DEADSTOP_SANDBOX"):
+            raise LedgerUnavailable(
+                "ledger.db", "a sandbox has no lasting ledger of its own",
+                f"call tools with effects outside of it, or name a ledger that outlives it in {LEDGER_VARIABLE}",
+            )  # fmt: skip
+        return os.path.join(places.state_folder(), "ledger.db")
+    if given != MEMORY and "://" not in given and not os.path.isabs(given):
+        raise UsageError(f"{LEDGER_VARIABLE}={given!r:.80} is not an absolute path, and not a postgresql:// URL")
+    return given
 
 
 def open_store(where: str | None = None) -> Store:

@@ -45,8 +45,11 @@ UPDATE alert SET tries = tries + 1, next_ms = :next_ms WHERE kind = :kind AND op
 -- name: alert_delivered
 UPDATE alert SET delivered_ms = :now WHERE kind = :kind AND op_id = :op_id AND delivered_ms IS NULL
 
+-- Of these kinds each is an event of its own: the next one after it was seen to is news.
 -- name: alert_acknowledge
-UPDATE alert SET ack_ms = :now, ack_by = :by WHERE kind = :kind AND op_id = :op_id AND ack_ms IS NULL
+UPDATE alert SET ack_ms = :now, ack_by = :by,
+    over_ms = CASE WHEN kind IN ('key_conflict', 'late_contradiction') THEN :now ELSE over_ms END
+WHERE kind = :kind AND op_id = :op_id AND ack_ms IS NULL
 
 -- name: alerts_open
 SELECT kind, op_id, detail, first_ms, last_ms, count, delivered_ms, ack_ms, ack_by FROM alert

@@ -16,8 +16,16 @@ SELECT version FROM definition WHERE tool = :tool AND digest = :digest
 -- name: definition_digest
 SELECT digest FROM definition WHERE tool = :tool AND version = :version
 
+-- The one that was declared last: the newest, unless an earlier one was declared again since.
 -- name: last_definition
-SELECT version, body FROM definition WHERE tool = :tool ORDER BY version DESC LIMIT 1
+SELECT version, body FROM definition WHERE tool = :tool ORDER BY CASE WHEN version = (
+        SELECT d.version FROM declared AS d WHERE d.tool = :tool ORDER BY d.n DESC LIMIT 1) THEN 0 ELSE 1 END,
+    version DESC LIMIT 1
+
+-- name: declare
+INSERT INTO declared (tool, n, version, at_ms)
+SELECT :tool, coalesce(max(n), 0) + 1, :version, :at_ms FROM declared WHERE tool = :tool
+ON CONFLICT DO NOTHING
 
 -- name: definition
 SELECT version, body FROM definition WHERE tool = :tool AND version = :version
@@ -96,6 +104,19 @@ WHERE op_id = :op_id AND fence = :fence AND state IN ('DISPATCHING', 'RECONCILIN
 
 -- name: add_attempt
 INSERT INTO attempt (op_id, n, fence, owner, started_ms) VALUES (:op_id, :n, :fence, :owner, :started_ms)
+
+-- name: attempt_of_fence
+SELECT n FROM attempt WHERE op_id = :op_id AND fence = :fence
+
+-- A reference that came late, and that it is worth asking now.
+-- name: look_now
+UPDATE operation SET reference = coalesce(:reference, reference), next_ms = :next_ms, evidence = :evidence, head = :head
+WHERE op_id = :op_id AND evidence < :evidence
+
+-- name: look_now postgresql
+UPDATE operation SET reference = coalesce(CAST(:reference AS text), reference), next_ms = :next_ms,
+    evidence = :evidence, head = :head
+WHERE op_id = :op_id AND evidence < :evidence
 
 -- name: end_attempt
 INSERT INTO attempt_end (op_id, n, ended_ms, outcome, phase, certain, observation, receipt)
