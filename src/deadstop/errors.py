@@ -132,8 +132,11 @@ class EffectError(DeadstopError):
     """Raised by a tool with effects to say what it knows. Anything else that it raises leaves its effect unknown.
 
     `phase` is how far it had come, `observation` what was seen, `reference` the authority's own name for it,
-    `retry_after` in seconds what the authority asked to wait.
+    `retry_after` in seconds what the authority asked to wait. `operation` is the id of the one it speaks of, once it
+    has been raised as a call's end: what it says of that one, it does not say of an operation around it.
     """
+
+    operation: str | None = None
 
     def __init__(
         self, text: str, *, phase: str | None = None, observation: str | None = None, reference: str | None = None,
@@ -143,12 +146,15 @@ class EffectError(DeadstopError):
         self.phase, self.observation, self.reference, self.retry_after = phase, observation, reference, retry_after
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _effect_error, (type(self), str(self), self.phase, self.observation, self.reference, self.retry_after)
+        told = (self.phase, self.observation, self.reference, self.retry_after)
+        return _effect_error, (type(self), str(self), self.operation, *told)
 
 
-def _effect_error(kind: type[EffectError], text: str, *told: object) -> EffectError:
+def _effect_error(kind: type[EffectError], text: str, operation: str | None, *told: object) -> EffectError:
     names = ("phase", "observation", "reference", "retry_after")
-    return kind(text, **dict(zip(names, told, strict=True)))  # type: ignore[arg-type]
+    made = kind(text, **dict(zip(names, told, strict=True)))  # type: ignore[arg-type]
+    made.operation = operation
+    return made
 
 
 class NotSent(EffectError):

@@ -60,7 +60,7 @@ class Acting:
 
 
 _NOBODY = Acting()
-_acting: ContextVar[Acting] = ContextVar("deadstop_acting", default=_NOBODY)
+_acting: ContextVar[Acting] = ContextVar("acting", default=_NOBODY)
 
 
 def acting_now() -> Acting:

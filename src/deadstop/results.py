@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from .envelope import ERROR_CLASSES, error_envelope, error_type_of
+from .errors import EffectError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -280,6 +281,8 @@ class ToolResult:
         raise ERROR_CLASSES[kind](f"{self.tool}: {message}", self) from self.exception
 
     def _carried_by(self, own: Exception) -> Exception:
+        if isinstance(own, EffectError) and own.operation is None and self.operation is not None:
+            own.operation = self.operation["id"]
         try:
             own.result = self  # type: ignore[attr-defined]
         except (AttributeError, TypeError):  # one that cannot carry it is still the right one to raise

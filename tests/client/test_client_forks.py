@@ -68,8 +68,23 @@ def test_a_race_that_nobody_wins_leaves_no_fork(parent: deadstop.Sandbox, server
     assert raced.winner is None and raced.sandbox is None
     assert [result.status for result in raced.results] == ["completed", "error", "timeout"]
     assert [each.id for each in deadstop.Sandbox.list("live", server=server.url) if each.document["parent"]] == []
-    with pytest.raises(deadstop.UsageError):
-        race_forks(parent, [])
+
+    def pay(amount: int) -> None: ...
+
+    with pytest.warns(UserWarning, match="looked up nowhere"):
+        paid = deadstop.tool(pay, timeout=5, effect=deadstop.Effect())
+    for entries in ([], [5], [["true", 5]], [deadstop.Call(paid, 1)]):
+        with pytest.raises(deadstop.UsageError):
+            race_forks(parent, entries)  # type: ignore[arg-type]
+
+
+def test_calls_race_in_forks_as_commands_do(parent: deadstop.Sandbox) -> None:
+    slow, quick = deadstop.Call(time.sleep, 60), deadstop.Call(abs, -7).options(timeout=10)
+    raced = deadstop.race([slow, quick], timeout=20, sandbox=parent)
+    assert raced.winner is not None and raced.winner.value == 7
+    assert isinstance(raced, ForkRace) and raced.sandbox is not None
+    assert raced.results[0].reason == "race_lost"
+    raced.sandbox.kill()
 
 
 def test_each_attempt_has_a_new_machine_from_the_last_snapshot(parent: deadstop.Sandbox) -> None:

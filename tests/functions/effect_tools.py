@@ -120,3 +120,17 @@ def begin(op: Operation, amount: int) -> deadstop.Deferred:
 
 
 deferred_tool = deadstop.tool(begin, timeout=5, effect=SAFE)
+
+
+@deadstop.tool(timeout=10, effect=SAFE)
+def within(op: Operation, amount: int, how: str) -> None:
+    """Has an effect of its own, then asks another tool for one."""
+    with record().open("a") as file:
+        file.write(f"{op.key}\n")
+    pay_tool(amount, how)
+
+
+@deadstop.tool(timeout=10, effect="none")
+def step(amount: int) -> str:
+    """A step of a run, in a worker, that calls a tool with effects."""
+    return deadstop.call(pay_tool, amount).operation["correlation_id"]

@@ -13,6 +13,7 @@ import threading
 import time
 import typing
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import effect_tools as tools
@@ -42,7 +43,6 @@ def python(code: str) -> int:
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
     monkeypatch.setenv("DEADSTOP_LEDGER", str(tmp_path / "ledger.db"))
     monkeypatch.setenv("EFFECTS", str(tmp_path / "effects"))
-    monkeypatch.setattr(ledgers, "_default", None)
     made = ledgers.default()
     yield made
     made.close()
@@ -221,10 +221,36 @@ def test_a_caller_that_is_killed_leaves_an_unknown_operation(ledger) -> None:
     assert len(tools.lines()) == 1
 
 
+def test_the_ledger_is_the_one_that_is_named_now(ledger, monkeypatch, tmp_path) -> None:
+    """As in a test suite that gives each test its own."""
+    assert pay(key="k").effect == "applied"
+    monkeypatch.setenv("DEADSTOP_LEDGER", str(tmp_path / "other.db"))
+    assert (pay(key="k").effect, len(tools.lines())) == ("applied", 2)
+    with Ledger.open(str(tmp_path / "other.db")) as other:
+        assert [each.state for each in other.list()] == ["SUCCEEDED"]
+    monkeypatch.setenv("DEADSTOP_LEDGER", ledger.store.where)
+    assert (pay(key="k").operation["id"], len(tools.lines())) == (ledger.list()[0].op_id, 2)
+
+
+@pytest.mark.parametrize("place", ["ledger.db", "~/ledger.db", "../ledger.db"])
+def test_a_ledger_that_would_be_another_one_in_each_folder_is_refused(ledger, monkeypatch, place) -> None:
+    monkeypatch.setenv("DEADSTOP_LEDGER", place)
+    with pytest.raises(UsageError, match="not an absolute path"):
+        pay()
+    assert tools.lines() == []
+
+
+def test_a_ledger_that_would_end_with_its_sandbox_is_refused(ledger, monkeypatch) -> None:
+    monkeypatch.delenv("DEADSTOP_LEDGER")
+    monkeypatch.setenv("DEADSTOP_SANDBOX", "1")
+    with pytest.raises(deadstop.LedgerUnavailable, match="no lasting ledger"):
+        pay()
+    assert tools.lines() == []
+
+
 def test_without_a_ledger_nothing_is_run(ledger, monkeypatch, tmp_path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("DEADSTOP_LEDGER", str(tmp_path / "file" / "ledger.db"))
-    monkeypatch.setattr(ledgers, "_default", None)
     with pytest.raises(deadstop.LedgerUnavailable):
         pay()
     assert tools.lines() == []
@@ -265,6 +291,24 @@ def test_a_wrapper_does_not_lose_the_effect_and_no_hint_names_the_operation(ledg
     assert len(tools.lines()) == len(ledger.list()) == 1
 
 
+@pytest.mark.parametrize("run", [lambda: deadstop.acting(correlation="run-42"), lambda: deadstop.Task()])
+def test_a_run_reaches_the_calls_that_its_calls_make(ledger, run) -> None:
+    with run() as task:
+        names = {tools.step(5) for _ in range(2)}
+    assert names == {"run-42" if task is None else task.task_id}
+    assert len(tools.lines()) == len(ledger.list()) == 1
+
+
+@pytest.mark.parametrize("how", ["not sent", "rejected"])
+def test_what_another_operation_says_of_itself_says_nothing_of_the_one_around_it(ledger, how) -> None:
+    for _ in range(2):
+        result = deadstop.call(Call(tools.within, 5, how).options(key="outer"))
+        assert (result.effect, result.retry_allowed) == ("unknown", False)
+    assert tools.lines() == [result.operation["key"]]
+    inner = next(each for each in ledger.list() if each.op_id != result.operation["id"])
+    assert inner.state == ("PREPARED" if how == "not sent" else "FAILED")
+
+
 def test_a_timeout_told_to_a_model_says_what_became_of_the_effect(ledger) -> None:
     limited = wrap_with_timeout(tools.pay_tool, 0.5)
     with pytest.raises(ToolTimeoutError, match="do not send it again") as raised:
@@ -283,6 +327,25 @@ def test_a_declaration_that_does_not_fit_is_refused_when_it_is_made() -> None:
     unlimited = deadstop.tool(tools.pay, timeout=None, effect=tools.SAFE)
     with pytest.raises(UsageError, match="limit"):
         unlimited.call(5)
+
+
+def test_what_could_not_be_kept_is_said_when_it_is_declared() -> None:
+    def steps(op: deadstop.Operation) -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(UsageError, match="generator"):
+        deadstop.tool(steps, timeout=1, effect=Effect())
+
+    def charge(amount: int) -> None: ...
+
+    with pytest.warns(UnansweredEffect, match="cannot send the key"):
+        deadstop.tool(charge, timeout=1, effect=Effect(retry="same_key_safe", key_ttl=60))
+
+
+def test_an_argument_that_cannot_be_told_apart_is_named() -> None:
+    with pytest.raises(UsageError, match=r"argument 'amount' \(Decimal\)"):
+        pay(Decimal("1.50"))
+    assert tools.lines() == []
 
 
 def test_questions_without_an_answer_are_told_once_when_it_is_registered() -> None:

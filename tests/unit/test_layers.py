@@ -33,6 +33,7 @@ THIRD_PARTY = {
     "ledger/signing.py": {"cryptography"},
     "ledger/postgresql.py": {"psycopg"},
     "ledger/pg_session.py": {"psycopg"},
+    "ledger/pg_settings.py": {"psycopg"},
     "effects/ask_http.py": {"httpx2"},
     "effects/ask_postgresql.py": {"psycopg"},
     "effects/http_exchange.py": {"httpx2"},

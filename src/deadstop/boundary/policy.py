@@ -18,6 +18,7 @@ HOME = "/home/agent"
 BASE_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "HOME": HOME,
+    "DEADSTOP_SANDBOX": "1",  # a served one's id takes its place
     "USER": "agent",
     "LOGNAME": "agent",
     "LANG": "C.UTF-8",

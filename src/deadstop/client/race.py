@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 from .. import clock
 from ..contract import receipt_from_dict
 from ..errors import DeadstopError, UsageError
+from ..executor.function import run as run_call
 from ..executor.race import RaceResult
 from ..executor.tokens import Token
+from ..executor.tool import Call
 from ..results import Receipt, Status, ToolResult
 from .execs import Command
 
 if TYPE_CHECKING:
     from .synchronous import Sandbox
 
-    Entry = Command | Callable[[Sandbox], ToolResult]
+    Entry = Command | Callable[[Sandbox], ToolResult] | Call
 
 MOST = 16
 POLL_S = 0.05  # how often the token is asked; each command waits for it on its own
@@ -41,7 +43,7 @@ def race_forks(
     sandbox: Sandbox, entries: Sequence[Entry], *, timeout: float = 300.0,
     accept: Callable[[ToolResult], bool] | None = None, cancel: Any = None,
 ) -> ForkRace:  # fmt: skip
-    """Run each entry, a command or a function of its sandbox, in a fork of `sandbox`, all at once.
+    """Run each entry, a command, a function of its sandbox or a `Call`, in a fork of `sandbox`, all at once.
 
     The first result that is acceptable (`ok`, if `accept` is not given) wins: its fork is promoted, the other forks
     are killed, and their results are `cancelled`, reason `race_lost`. A function that is still under way loses its
@@ -50,8 +52,21 @@ def race_forks(
     listed: list[Any] = list(entries)
     if not 0 < len(listed) <= MOST or any(isinstance(entry, str) and not entry.strip() for entry in listed):
         raise UsageError(f"a race over forks needs 1 to {MOST} commands or functions, not {len(listed)}")
+    for entry in listed:
+        _check(entry)
     clock.check_limit("timeout", timeout)
     return _Race(sandbox, listed, timeout, accept or (lambda result: result.ok), cancel).run()
+
+
+def _check(entry: Any) -> None:
+    """Raises UsageError for what cannot race in a fork."""
+    if isinstance(entry, Call):
+        if entry.tool.declared is not None:
+            raise UsageError(f"{entry.tool.name} may not race: it has effects, and a loser may have had its own")
+    elif not (isinstance(entry, str) or callable(entry)):
+        words = list(entry) if isinstance(entry, list | tuple) else []
+        if not words or not all(isinstance(word, str) for word in words):
+            raise UsageError(f"a race over forks is one of commands, functions of a sandbox, and Calls: {entry!r:.80}")
 
 
 class _Race:
@@ -103,6 +118,9 @@ class _Race:
             self._changed.notify_all()
 
     def _made(self, entry: Any, fork: Sandbox) -> ToolResult:
+        if isinstance(entry, Call):
+            limited = entry if entry.tool.timeout is not None else entry.limited(self.timeout)
+            return run_call(limited.options(sandbox=fork, cancel=self.cancel))
         if not callable(entry):
             return fork.exec(entry, self.timeout, cancel=self.cancel)
         result = entry(fork)
@@ -144,6 +162,8 @@ class _Race:
 
     def _name(self, number: int) -> str:
         entry = self.entries[number]
+        if isinstance(entry, Call):
+            return entry.tool.name
         if callable(entry):
             return str(getattr(entry, "__name__", "function"))
         return (entry if isinstance(entry, str) else str(entry[0])).split(None, 1)[0]

@@ -13,7 +13,7 @@ from ..results import LimitReport, ToolResult
 from .function import TRIES, launch, wait, wait_in_line
 from .tasks import within_task
 from .tokens import Token
-from .tool import Call, Tool, tool_of
+from .tool import Call, Tool, put_together, tool_of
 from .workers import Pool, Worker, pool_of
 
 if TYPE_CHECKING:
@@ -40,12 +40,14 @@ class KeptWorker:
         self.generation = 0
         self.closed = False
 
-    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ToolResult:
+    def call(self, function: Call | Callable[..., Any], /, *args: Any, **kwargs: Any) -> ToolResult:
         """As `deadstop.call`, on this worker."""
-        return self.run(Call(function, *args, **kwargs))
+        return self.run(put_together(function, args, kwargs))
 
     def run(self, asked: Call) -> ToolResult:
         """Run a call here. Its tool's isolation and ceilings are those of this worker. Threads wait for one another."""
+        if asked.sandbox is not None:
+            raise UsageError("a kept worker runs its calls itself, not in a sandbox")
         with self._lock:
             if self.closed:
                 raise UsageError("this worker was closed")

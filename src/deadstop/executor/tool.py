@@ -15,6 +15,7 @@ from .. import clock, deadlines
 from ..closures import carried_variables, pack
 from ..errors import UsageError
 from ..model import Place
+from ..operation import acting, acting_now
 from ..packing import BY_PARTS, BY_VALUE
 from ..results import FiredLimit
 from . import declared
@@ -350,7 +351,7 @@ class Call:
 
     def pack(self, target: Target, end: float, surroundings: dict[str, Any] | None) -> tuple[int, bytes]:
         """Flags and body of a RUN packet. Raises what pickling raises."""
-        if variables := carried_variables():
+        if variables := _carried():
             surroundings = {**(surroundings or {}), "variables": variables}
         if isinstance(target, bytes):
             rest = pack((None, self.args, self.kwargs, None if end == _INFINITE else end, surroundings))
@@ -358,12 +359,22 @@ class Call:
         return 0, pack((target, self.args, self.kwargs, None if end == _INFINITE else end, surroundings))
 
 
+def _carried() -> list[tuple[str, str, bytes]]:
+    """The context variables that go with a call: also on whose behalf it acts, and within which run."""
+    tasks = deadlines.entered.get()
+    if not tasks or tasks[-1].task_id is None or acting_now().correlation is not None:
+        return carried_variables()
+    with acting(correlation=tasks[-1].task_id):
+        return carried_variables()
+
+
 def put_together(target: Call | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
     """The call that `call` and `call_async` are asked for. A server's sandbox given as `sandbox` is not an argument."""
     if isinstance(target, Call):
+        sandbox = kwargs.pop("sandbox", None)
         if args or kwargs:
             raise UsageError("a Call has its arguments already")
-        return target
+        return target if sandbox is None else target.options(sandbox=sandbox)
     if hasattr(kwargs.get("sandbox"), "run_function"):
         sandbox = kwargs.pop("sandbox")
         return Call(target, *args, **kwargs).options(sandbox=sandbox)
