@@ -66,7 +66,6 @@ def test_what_is_not_to_be_followed_is_not_looked_at_again(ledger: Ledger) -> No
         assert (result.status, result.effect) == (Status.UNKNOWN, "unknown")
         assert result.operation is not None
         assert result.operation["reference"] == authority.operations()[0]["id"]
-        assert result.operation["state"] == "NEEDS_HUMAN"  # nobody looks, and nothing says where anybody could
 
 
 def test_what_decides_a_write_is_asked_past_every_cache_and_what_does_not_may_be_kept(server: PlainServer) -> None:
