@@ -72,7 +72,7 @@ def test_a_race_that_nobody_wins_leaves_no_fork(parent: deadstop.Sandbox, server
     def pay(amount: int) -> None: ...
 
     with pytest.warns(UserWarning, match="looked up nowhere"):
-        paid = deadstop.tool(pay, timeout=5, effect=deadstop.Effect())
+        paid = deadstop.tool(pay, name="race_pay", timeout=5, effect=deadstop.Effect())
     for entries in ([], [5], [["true", 5]], [deadstop.Call(paid, 1)]):
         with pytest.raises(deadstop.UsageError):
             race_forks(parent, entries)  # type: ignore[arg-type]
