@@ -330,16 +330,16 @@ def test_a_declaration_that_does_not_fit_is_refused_when_it_is_made() -> None:
 
 
 def test_what_could_not_be_kept_is_said_when_it_is_declared() -> None:
-    def steps(op: deadstop.Operation) -> Iterator[int]:
+    def in_steps(op: deadstop.Operation) -> Iterator[int]:
         yield 1
 
     with pytest.raises(UsageError, match="generator"):
-        deadstop.tool(steps, timeout=1, effect=Effect())
+        deadstop.tool(in_steps, timeout=1, effect=Effect())
 
-    def charge(amount: int) -> None: ...
+    def without_a_key(amount: int) -> None: ...
 
     with pytest.warns(UnansweredEffect, match="cannot send the key"):
-        deadstop.tool(charge, timeout=1, effect=Effect(retry="same_key_safe", key_ttl=60))
+        deadstop.tool(without_a_key, timeout=1, effect=Effect(retry="same_key_safe", key_ttl=60))
 
 
 def test_an_argument_that_cannot_be_told_apart_is_named() -> None:
