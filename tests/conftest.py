@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,3 +62,15 @@ def namespace_host(request: pytest.FixtureRequest, _made_hosts: dict[str, hosts.
 def one_host(_made_hosts: dict[str, hosts.Host | str]) -> Iterator[hosts.Host]:
     """Whoever runs the tests: for what does not depend on the host."""
     yield from _get(_made_hosts, next(iter(hosts.available())))
+
+
+@pytest.fixture
+def own_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The ledger that tools with effects use, in a file of this test's; EFFECTS names one for what they do."""
+    from deadstop.ledger.ledger import default
+
+    monkeypatch.setenv("DEADSTOP_LEDGER", str(tmp_path / "ledger.db"))
+    monkeypatch.setenv("EFFECTS", str(tmp_path / "effects"))
+    made = default()
+    yield made
+    made.close()

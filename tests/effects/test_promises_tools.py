@@ -4,23 +4,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import deadstop
 from deadstop import Call, Effect
-from deadstop.ledger import ledger as ledgers
 from deadstop.ledger.ledger import Ledger
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    monkeypatch.setenv("DEADSTOP_LEDGER", str(tmp_path / "ledger.db"))
-    made = ledgers.default()
-    yield made
-    made.close()
+def ledger(own_ledger: Ledger) -> Ledger:
+    return own_ledger
 
 
 def charge(amount: int, note: str, pin: str) -> int:

@@ -40,12 +40,8 @@ def python(code: str) -> int:
 
 
 @pytest.fixture(autouse=True)
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    monkeypatch.setenv("DEADSTOP_LEDGER", str(tmp_path / "ledger.db"))
-    monkeypatch.setenv("EFFECTS", str(tmp_path / "effects"))
-    made = ledgers.default()
-    yield made
-    made.close()
+def ledger(own_ledger: Ledger) -> Ledger:
+    return own_ledger
 
 
 def pay(amount: int = 5, how: str = "ok", **options) -> deadstop.ToolResult:

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ import deadstop
 from deadstop import Call, Status
 from deadstop.executor import effects, heartbeat
 from deadstop.executor.heartbeat import beating
-from deadstop.ledger import ledger as ledgers
 from deadstop.ledger.ledger import Ledger
 from deadstop.ledger.records import Claim, Intent, Outcome
 from deadstop.ledger.states import State
@@ -33,14 +32,10 @@ LEASE_S, LONGER_S = 2.0, 2.4
 
 
 @pytest.fixture(autouse=True)
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    monkeypatch.setenv("DEADSTOP_LEDGER", str(tmp_path / "ledger.db"))
-    monkeypatch.setenv("EFFECTS", str(tmp_path / "effects"))
+def ledger(own_ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     monkeypatch.setattr(heartbeat, "EVERY_S", 0.05)
     monkeypatch.setattr(heartbeat, "_heart", type(heartbeat._heart)())  # that of other tests is in its five seconds
-    made = ledgers.default()
-    yield made
-    made.close()
+    return own_ledger
 
 
 def begun(ledger: Ledger, binding: str, lease_s: float) -> Claim:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,14 @@ pytest.importorskip("cryptography")
 
 from effect_commands import AGAIN, LINE, ONCE, both, lines, once, once_async, op
 
-from deadstop.ledger import ledger as ledgers
 from deadstop.ledger.ledger import Ledger
 
 pytestmark = pytest.mark.filterwarnings("ignore:tool 'bash")
 
 
 @pytest.fixture(autouse=True)
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    monkeypatch.setenv("DEADSTOP_LEDGER", str(tmp_path / "ledger.db"))
-    monkeypatch.setenv("EFFECTS", str(tmp_path / "effects"))
-    made = ledgers.default()
-    yield made
-    made.close()
+def ledger(own_ledger: Ledger) -> Ledger:
+    return own_ledger
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

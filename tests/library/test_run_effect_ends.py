@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from effect_commands import AGAIN, LINE, TWICE, both, lines, once, once_async, o
 
 from deadstop.errors import LedgerUnavailable
 from deadstop.executor import run_effect as api
-from deadstop.ledger import ledger as ledgers
 from deadstop.ledger.ledger import Ledger
 from deadstop.ledger.records import Outcome
 from deadstop.ledger.states import State
@@ -32,12 +30,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:tool 'bash")
 
 
 @pytest.fixture(autouse=True)
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
-    monkeypatch.setenv("DEADSTOP_LEDGER", str(tmp_path / "ledger.db"))
-    monkeypatch.setenv("EFFECTS", str(tmp_path / "effects"))
-    made = ledgers.default()
-    yield made
-    made.close()
+def ledger(own_ledger: Ledger) -> Ledger:
+    return own_ledger
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

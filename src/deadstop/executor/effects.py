@@ -14,6 +14,7 @@ import contextvars
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -156,7 +157,7 @@ def _executor() -> ThreadPoolExecutor:
 os.register_at_fork(after_in_child=_executor.cache_clear)
 
 
-class Effected(Generic[W]):
+class Effected(ABC, Generic[W]):
     """One call or command with an effect, from its intent to its end in the ledger."""
 
     operation_id: str  # since there has been a claim
@@ -177,15 +178,15 @@ class Effected(Generic[W]):
         self._left = False  # its caller was cancelled before it could start
         self._guard = threading.Lock()
 
-    def _intent(self) -> Intent:
-        raise NotImplementedError
+    @abstractmethod
+    def _intent(self) -> Intent: ...
 
+    @abstractmethod
     def _started_with(self, operation: Operation) -> W:
         """What is to be run, with its operation."""
-        raise NotImplementedError
 
-    def outcome_of(self, result: ToolResult) -> Outcome:
-        raise NotImplementedError
+    @abstractmethod
+    def outcome_of(self, result: ToolResult) -> Outcome: ...
 
     def open(self) -> ToolResult | W:
         """The call with its operation, to be run now; or the result of one that must not be."""
