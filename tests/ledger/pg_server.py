@@ -94,6 +94,10 @@ def why_not() -> str | None:
     if programs() is None:
         return "there is no PostgreSQL server on this machine (initdb)"
     try:
+        _account()
+    except KeyError:
+        return "PostgreSQL does not run for a user without a name"
+    try:
         import psycopg  # noqa: F401
     except ImportError:
         return "psycopg is not installed"
